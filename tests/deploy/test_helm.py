@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from bookgate.bookie.config.bookie import load_config
+from bookgate.gateway.config import GatewayConfig
+from bookgate.gateway.stores.zookeeper.uri import parse_zookeeper
 from bookgate.runtime.version import own_version
 from tests.deploy.prometheus_server import DEPLOY
 from tests.deploy.test_kubernetes import NEWEST, OLDEST, Manifest
@@ -53,7 +55,11 @@ MORE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-@pytest.mark.parametrize("values", [{}, MORE, {"antiAffinity": False}], ids=["defaults", "everything", "one node"])
+@pytest.mark.parametrize(
+    "values",
+    [{}, MORE, {"antiAffinity": False}, {"clusterInit": True}],
+    ids=["defaults", "everything", "one node", "made"],
+)
 def test_what_it_renders_is_valid(values: dict[str, Any], version: str) -> None:
     found = rendered(**values)
     assert {each["kind"] for each in found} >= {"StatefulSet", "Service", "ConfigMap", "PodDisruptionBudget"}
@@ -104,6 +110,26 @@ def test_a_setting_that_is_false_or_empty_counts_as_given() -> None:
     assert settings["ledger_directory"] == "/var/lib/bookgate/ledgers/data", "where the volume is"
 
 
+def test_the_cluster_is_made_as_the_gateways_reach_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made without their authentication and ACL, it would be everybody's who reaches ZooKeeper."""
+    store = {"zookeeper_acl": "creator", "zookeeper_tls": True, "zookeeper_tls_ca": "/tls/ca.crt"}
+    store["zookeeper_max_request_bytes"] = 4194304
+    secret = {"name": "BOOKGATE_GATEWAY_ZOOKEEPER_AUTH", "valueFrom": {"secretKeyRef": {"name": "zk", "key": "auth"}}}
+    values = {**MORE, "settings": {"gateway": {**store, "max_batch": 8}}, "extraEnv": [secret]}
+    pod = one("Job", **values)["spec"]["template"]["spec"]
+    assert (pod["nodeSelector"], pod["tolerations"]) == (MORE["nodeSelector"], MORE["tolerations"])
+    assert pod["volumes"] == MORE["extraVolumes"]
+    [container] = pod["containers"]
+    assert container["volumeMounts"] == MORE["extraVolumeMounts"]
+    assert secret in container["env"]
+    for each in container["env"]:
+        monkeypatch.setenv(each["name"], each.get("value", "user:password"))
+    config = GatewayConfig.load(values={"metadata_uri": URI})
+    assert {key: getattr(config, key) for key in store} == store
+    assert config.zookeeper_auth is not None
+    assert config.max_batch != 8, "what else a gateway is told is not the job's"
+
+
 def test_a_change_of_settings_rolls_the_pods() -> None:
     def checksum(**settings: Any) -> str:
         annotations = one("StatefulSet", settings=settings)["spec"]["template"]["metadata"]["annotations"]
@@ -129,6 +155,13 @@ def test_values_that_make_no_cluster_are_refused() -> None:
         for wrong in ({}, {"metadataUri": "sqlite:///m"}, {"metadataUri": URI, "replicas": 0}):
             with pytest.raises(Exception, match=r"metadataUri|replicas"):
                 chart.validate_schema(wrong)
+
+
+@pytest.mark.parametrize("manager", ["", *(f"+{each}" for each in ("flat", "hierarchical", "ms", "null"))])
+def test_every_uri_of_a_zookeeper_is_taken(manager: str) -> None:
+    uri = f"zk{manager}://zk-0.zk:2181/ledgers"
+    assert parse_zookeeper(uri).servers == ("zk-0.zk:2181",)
+    assert uri in one("ConfigMap", metadataUri=uri)["data"]["bookie.toml"]
 
 
 def test_its_version_is_the_projects() -> None:

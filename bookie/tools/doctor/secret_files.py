@@ -22,6 +22,7 @@ _KEYS = (
     *("security_tokens", "audit_file"),
 )
 _URIS = ("metadata_uri", "gateways")
+_EMBEDDED = "sqlite://"
 _SECRETS_IN_CLEAR = ("http_token", "token", "auth_token", "zookeeper_auth", "passwords")
 
 
@@ -46,7 +47,9 @@ def readable_secrets(file: Path) -> Iterator[Finding]:
 
 
 def _named_by(uri: object) -> Iterator[str]:
-    """Secret files in the URI of gateways."""
+    """Secret files in the URI of gateways, or the embedded store, which has the passwords of ledgers."""
+    if isinstance(uri, str) and uri.startswith(_EMBEDDED + "/"):
+        yield uri.removeprefix(_EMBEDDED)
     if not isinstance(uri, str) or not is_gateway_uri(uri):
         return
     with suppress(IncorrectParameterException):  # that is a finding already

@@ -32,6 +32,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "bookgate.toml" -}}
 {{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ int64 . }}{{ else }}{{ toJson . }}{{ end -}}
 {{- end }}
+{{- /* TLS, authentication and ACL of the gateways, so that nobody else may change what the job makes. */ -}}
+{{- define "bookgate.storeEnv" -}}
+{{- range $key, $value := .Values.settings.gateway }}{{- if hasPrefix "zookeeper_" $key }}
+- name: BOOKGATE_GATEWAY_{{ upper $key }}
+  value: {{ if kindIs "string" $value }}{{ quote $value }}{{ else }}{{ include "bookgate.toml" $value | quote }}{{ end }}
+{{- end }}{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
 {{- define "bookgate.container" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true

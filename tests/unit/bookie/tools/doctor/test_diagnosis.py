@@ -211,7 +211,9 @@ def test_a_caller_whom_no_gateway_tells_anything_hears_nothing_of_the_store() ->
     assert "PERMISSION_DENIED: no binding" in gateway.what
     assert "token" in gateway.advice
     assert cluster.level is FindingLevel.ERROR
-    assert not any("store" in text or "serves" in text for each in (gateway, cluster) for text in (each.what, each.advice))
+    assert not any(
+        "store" in text or "serves" in text for each in (gateway, cluster) for text in (each.what, each.advice)
+    )
 
 
 def test_files() -> None:

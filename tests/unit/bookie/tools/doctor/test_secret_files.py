@@ -38,6 +38,15 @@ def test_files_that_a_uri_names_are_looked_at(tmp_path: Path) -> None:
             f"file {tmp_path}/key",
             f"file {tmp_path}/token",
         ]
-    for uri in (f"grpcs://g:4181?token_file={tmp_path}/shut", "grpcs://g?token=x", "sqlite:///m?token_file=x", 7):
+    # The passwords of ledgers are in an embedded store.
+    config.write_text(f'metadata_uri = "sqlite://{tmp_path}/token"\n')
+    assert [each.advice for each in readable_secrets(config)] == [f"chmod o= {tmp_path}/token"]
+    for uri in (
+        f"grpcs://g:4181?token_file={tmp_path}/shut",
+        f"sqlite://{tmp_path}/shut",
+        "grpcs://g?token=x",
+        "sqlite:///m?token_file=x",
+        7,
+    ):
         config.write_text(f"metadata_uri = {json.dumps(uri)}\n")
         assert list(readable_secrets(config)) == []
