@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import typer
 
+from bookgate.bookie.config.bookie import load_config
 from bookgate.bookie.standalone.local_zookeeper import LocalZooKeeper
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import BookieSet
@@ -119,6 +120,8 @@ def test_rollback(cluster: Cluster) -> None:
 @run_at_length
 def test_backup_and_restore(cluster: Cluster) -> None:
     cluster.steps("Backup")
+    copy = cluster.hosts.home("bookie-1").parent / "backup" / "bookie-1.tar"
+    assert copy.stat().st_mode & 0o077 == 0, "entries are their bookies' alone"
     # Nothing may be acknowledged by bookie-1 between its backup and its restoration; a ledger was just written.
     [block] = [text for on, text in blocks(PAGE, "Backup") if on == "bookie-1"]
     cluster.hosts.run(block, "bookie-1")
@@ -250,6 +253,31 @@ def test_security(cluster: Cluster) -> None:
         *(f"bookies/bookie-1.{kind}" for kind in ("crt", "key", "token", "toml")),
     }
     assert {each.stat().st_mode & 0o777 for each in files} == {0o640}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    ["", "auto_recovery = true", "auto_recovery=true\ngc_collect_ledgers = true", "gc_collect_ledgers = false"],
+    ids=["by default", "as in the examples", "in another form", "off already"],
+)
+def test_a_store_is_restored_without_auto_recovery_and_deletion(tmp_path: Path, lines: str) -> None:
+    """Either would act on what the old metadata say. At the end the settings are what they were."""
+    file = tmp_path / "bookie.toml"
+    before = (
+        f'{lines}\nmetadata_uri = "zk://zk-1/ledgers"\ndata_dir = "/d"\nhost = "127.0.0.1"\n[gateway]\nmax_batch = 8\n'
+    )
+    file.write_text(before)
+    steps = [text for on, text in blocks(PAGE, "Restoring the metadata store") if on == "bookie-1"]
+
+    def run(block: str) -> None:
+        text = "systemctl() { :; }\n" + block.replace("/etc/bookgate", str(tmp_path))
+        subprocess.run(["bash", "-euc", text], check=True)
+
+    run(steps[0])
+    config = load_config(file)
+    assert (config.auto_recovery, config.gc_collect_ledgers) == (False, False)
+    run(steps[-1])
+    assert file.read_text() == before
 
 
 def test_every_block_of_the_steps_is_run() -> None:
