@@ -63,10 +63,10 @@ if command in ("start", "restart"):
 """
 
 
-_CHGRP = """\
+_OWNER = """\
 #!/bin/sh
-# Nobody's group is changed here: there is no such group.
-[ "$1" = bookgate ] && shift && exec ls "$@"
+# Nobody's group or owner is changed here: there is no such one.
+[ "${1%:}" = bookgate ] && shift && exec ls -d "$@"
 """
 
 
@@ -95,7 +95,8 @@ class Hosts:
         tools = root / "bin"
         tools.mkdir()
         self._tool(tools / "systemctl", _SYSTEMCTL.format(python=sys.executable))
-        self._tool(tools / "chgrp", _CHGRP)
+        for command in ("chgrp", "chown"):
+            self._tool(tools / command, _OWNER)
         self._tool(tools / "bookgate", f'#!/bin/sh\nexec {sys.executable} -m bookgate "$@"\n')
         (root / "backup").mkdir()
         for name, address in self.addresses.items():
