@@ -128,20 +128,29 @@ def _tls(subject: str, view: BookieView) -> Iterator[Finding]:
 
 
 def _mode(subject: str, view: BookieView) -> Iterator[Finding]:
-    used = _used(view)
+    used = _used(view) or 0.0
+    # A single full disk makes a bookie read-only, however much room there is on the others.
+    fullest = (view.http and view.http.fullest_disk) or 0.0
     if view.bookie.read_only:
-        full = used is not None and used >= _NEARLY_FULL
-        advice = (
-            "free space or add a disk: it becomes writable by itself"
-            if full
-            else "its disks have room: see disk_usage_threshold and its log, or set it writable in its console "
-            "or over HTTP, with its http_token if it is not on loopback "
-            '(PUT /api/v1/bookie/state/readonly {"readOnly": false})'
-        )
-        yield warning(subject, f"read-only{_space(view)}", advice)
-    elif used is not None and used >= _NEARLY_FULL:
+        yield warning(subject, f"read-only{_space(view)}", _until_writable(used, fullest))
+    elif used >= _NEARLY_FULL:
         finding = error if used >= _FULL else warning
         yield finding(subject, f"its disks are {used:.0%} full{_space(view)}", "free space, or add disks or bookies")
+    elif fullest >= _NEARLY_FULL:
+        advice = "free space on it; bookie_ledger_dir_…_usage of its metrics says which it is"
+        yield warning(subject, f"one of its disks is {fullest:.0%} full{_space(view)}", advice)
+
+
+def _until_writable(used: float, fullest: float) -> str:
+    if used >= _NEARLY_FULL:
+        return "free space or add a disk: it becomes writable by itself"
+    if fullest >= _NEARLY_FULL:
+        return f"one of its disks is {fullest:.0%} full: free space on it, and it becomes writable by itself"
+    return (
+        "its disks have room: see disk_usage_threshold and its log, or set it writable in its console or over HTTP, "
+        "with its http_token if it is not on loopback "
+        '(PUT /api/v1/bookie/state/readonly {"readOnly": false})'
+    )
 
 
 def _used(view: BookieView) -> float | None:

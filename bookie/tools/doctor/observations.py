@@ -41,6 +41,8 @@ class HttpView:
     """Whether its settings let other machines in without authentication."""
     refused_files: tuple[str, ...] = ()
     """The files among policy, tokens and keys that changed and can't be used."""
+    fullest_disk: float | None = None
+    """The used fraction of the disk of a ledger directory that has the least room."""
     turned_down: bool = False
     """Whether it denies its state and metrics to this caller."""
 

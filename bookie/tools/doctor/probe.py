@@ -44,6 +44,7 @@ from bookgate.thinclient.gateways.uri import ClientTlsFiles, parse_gateways
 
 _MAX_FILES = re.compile(rb"^process_max_fds (\S+)", re.MULTILINE)
 _OPEN_FILES = re.compile(rb"^process_open_fds (\S+)", re.MULTILINE)
+_DISK_USAGE = re.compile(rb"^bookie_ledger_dir_\w*_usage (\S+)", re.MULTILINE)
 _REFUSED_FILES = re.compile(
     rb'^(?:bookie_ACCESS_FILE_REFUSED|bookgate_gateway_access_file_refused)\{file="(\w+)"\} 1(?:\.0)?$', re.MULTILINE
 )
@@ -315,6 +316,7 @@ async def _http(bookie: RegisteredBookie, config: ClientConfig, shown: _Shown) -
         _gauge(_OPEN_FILES, metrics.body),
         said.get("insecure") if isinstance(said, dict) else None,
         tuple(sorted({name.decode() for name in _REFUSED_FILES.findall(metrics.body)})),
+        max((float(percent) / 100 for percent in _DISK_USAGE.findall(metrics.body)), default=None),
         any(each.status in _TURNED_DOWN for each in (answer, metrics, settings)),
     )
 

@@ -827,4 +827,14 @@ MUTATIONS = (
         "    if isinstance(uri, str) and uri == _EMBEDDED:\n",
         tests=("tests/unit/bookie/tools/doctor/test_secret_files.py",),
     ),
+    Mutation(
+        "one-full-disk-not-told",
+        "tools",
+        (),
+        "the doctor finds room on a bookie that is read-only since one of its disks is full",
+        "bookie/tools/doctor/diagnosis.py",
+        "    fullest = (view.http and view.http.fullest_disk) or 0.0\n",
+        "    fullest = 0.0\n",
+        tests=("tests/unit/bookie/tools/doctor/test_diagnosis.py",),
+    ),
 )

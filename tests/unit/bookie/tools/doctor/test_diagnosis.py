@@ -71,6 +71,11 @@ def test_nothing_is_found_where_all_is_well() -> None:
         (bookie(writable=False), FindingLevel.WARNING, "read-only, 60.0 GiB free"),
         (replace(bookie(), free_bytes=9 * GIB), FindingLevel.WARNING, "91% full"),
         (replace(bookie(), free_bytes=4 * GIB), FindingLevel.ERROR, "96% full"),
+        (
+            replace(bookie(), http=replace(WELL, fullest_disk=0.93)),
+            FindingLevel.WARNING,
+            "one of its disks is 93% full",
+        ),
         (replace(bookie(), tls="TLS failed: x"), FindingLevel.ERROR, "announces TLS, which fails: TLS failed: x"),
         (replace(bookie(), tls="unverified"), FindingLevel.WARNING, "could not be checked"),
         (replace(bookie(), cookie=None), FindingLevel.ERROR, "no cookie"),
@@ -94,6 +99,9 @@ def test_a_fault_of_a_bookie(view: BookieView, level: FindingLevel, words: str) 
 def test_a_full_disk_is_why_a_bookie_is_read_only() -> None:
     [finding] = bad(judge(deployment(replace(bookie(writable=False), free_bytes=1 * GIB))))
     assert "becomes writable by itself" in finding.advice
+    one = replace(bookie(writable=False), http=replace(WELL, fullest_disk=0.97))
+    [finding] = bad(judge(deployment(one)))
+    assert finding.advice.startswith("one of its disks is 97% full")
     [finding] = bad(judge(deployment(bookie(writable=False))))
     assert "state/readonly" in finding.advice
 
