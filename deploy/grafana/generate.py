@@ -370,6 +370,7 @@ CLIENT = Dashboard(
 
 _SPARK = "bookgate_spark_"
 _WORKERS = ', worker!=""'
+_FAILED = f'{_SPARK}tasks_total{{instance=~"$instance", outcome="failed"}}'
 
 SPARK = Dashboard(
     "bookgate-spark",
@@ -389,7 +390,8 @@ SPARK = Dashboard(
                 number(
                     "Failed tasks, last hour",
                     "none",
-                    f'sum(increase({_SPARK}tasks_total{{instance=~"$instance", outcome="failed"}}[1h]))',
+                    # Not an increase: a task that fails ends its worker, whose series may begin with it.
+                    f"sum(max_over_time({_FAILED}[1h])) - (sum({_FAILED} offset 1h) or vector(0))",
                     red_above=1,
                 ),
             ),
