@@ -164,6 +164,26 @@ def test_every_uri_of_a_zookeeper_is_taken(manager: str) -> None:
     assert uri in one("ConfigMap", metadataUri=uri)["data"]["bookie.toml"]
 
 
+def test_clients_are_sent_to_gateways_that_there_are() -> None:
+    """A bookie whose metadata are behind gateways hosts none."""
+
+    def told(uri: str) -> tuple[set[str], str]:
+        with helm.Chart.load(CHART) as chart:
+            files = chart.render({"metadataUri": uri}, name="orders", namespace="storage")
+        services = [each for each in rendered(metadataUri=uri) if each["kind"] == "Service"]
+        [notes] = [text for name, text in files.items() if name.endswith("NOTES.txt")]
+        return {each["metadata"]["name"] for each in services}, notes
+
+    services, notes = told(URI)
+    assert services == {"orders-bookie", "orders-gateway"}
+    assert "grpcs://orders-gateway.storage:4181" in notes
+    assert "cluster init" in notes
+    services, notes = told("grpcs://gw-1:4181?ca=/etc/bookgate-secure/ca.crt")
+    assert services == {"orders-bookie"}
+    assert "begin at grpcs://gw-1:4181\n" in notes
+    assert "cluster init" not in notes
+
+
 def test_its_version_is_the_projects() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert f"bookgate/{chart['version']}" == own_version()
