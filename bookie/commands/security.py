@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bookgate.runtime.command_line.groups import new_group
-from bookgate.runtime.command_line.output import AsJson, fail, print_json
+from bookgate.runtime.command_line.output import AsJson, fail, print_aside, print_json
 
 app = new_group("Certificates, tokens and a policy, to begin with.")
 
@@ -40,14 +40,19 @@ def init(
     Example: bookgate security init ./secure --bookie bookie-1 --host bookie-1.example.net
     """
     try:
-        from bookgate.bookie.tools.trial_security.files import TOKENS, make
+        from bookgate.bookie.tools.trial_security.files import TOKENS, make, not_bound
     except ImportError as error:
         fail(f"certificates are made by the package {error.name}; install bookgate[security]")
     names = bookies or ["bookie-1", "bookie-2", "bookie-3"]
     try:
         made = make(directory, names, hosts or [])
+        unbound = not_bound(directory, names)
     except (OSError, ValueError) as error:
         fail(f"{directory} can't be used: {error}")
+    if unbound:
+        print_aside(
+            f"policy.toml does not let these register: {', '.join(unbound)}; add them to its bindings of bookies"
+        )
     if as_json:
         print_json({"directory": str(directory.absolute()), "made": [str(each) for each in made]})
         return

@@ -371,6 +371,7 @@ CLIENT = Dashboard(
 _SPARK = "bookgate_spark_"
 _WORKERS = ', worker!=""'
 _FAILED = f'{_SPARK}tasks_total{{instance=~"$instance", outcome="failed"}}'
+_MOST_FAILED = f"max_over_time({_FAILED}[1h])"
 
 SPARK = Dashboard(
     "bookgate-spark",
@@ -391,7 +392,7 @@ SPARK = Dashboard(
                     "Failed tasks, last hour",
                     "none",
                     # Not an increase: a task that fails ends its worker, whose series may begin with it.
-                    f"sum(max_over_time({_FAILED}[1h])) - (sum({_FAILED} offset 1h) or vector(0))",
+                    f"sum({_MOST_FAILED}) - (sum({_FAILED} offset 1h and {_MOST_FAILED}) or vector(0))",
                     red_above=1,
                 ),
             ),

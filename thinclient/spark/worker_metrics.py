@@ -5,7 +5,8 @@ a machine, and they come and go. So each worker process keeps one file of Promet
 machine, `bookgate-spark-<pid>.prom`, where node_exporter's textfile collector finds it. It holds the counters below and
 those of the worker's clients (`bookgate.thinclient.metrics`), each with the label `worker`, the process id. The file is
 replaced as a whole, after each task and every few seconds within one; running workers remove the files of workers that
-have ended. If the directory can't be written, the metrics are lost, never the task.
+have ended, some minutes later: a task that fails ends its worker, and Prometheus is to see its count. If the directory
+can't be written, the metrics are lost, never the task.
 
 The environment variable BOOKGATE_SPARK_METRICS_DIRECTORY of the worker names the directory; without it nothing is
 counted. Not its job: Spark's own metrics of stages and executors.
@@ -17,10 +18,11 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from bookgate.runtime.clock import monotonic
+from bookgate.runtime.clock import monotonic, time_of_day
 from bookgate.runtime.latency import Sample
 from bookgate.runtime.logs import log_event
 from bookgate.runtime.process_exists import process_exists
@@ -35,6 +37,8 @@ _log = logging.getLogger(__name__)
 PREFIX = "bookgate_spark_"
 DIRECTORY_VARIABLE = "BOOKGATE_SPARK_METRICS_DIRECTORY"
 WRITE_EVERY_SECONDS = 5.0
+SCRAPED_WITHIN_SECONDS = 180.0
+"""After its last change nobody waits for the file of a worker that has ended."""
 _FILE = re.compile(r"bookgate-spark-(\d+)\.prom")
 
 _COUNTERS = {
@@ -127,8 +131,11 @@ class MetricsFile(NamedTuple):
     def _remove_others(self) -> None:
         for file in self.directory.iterdir():
             found = _FILE.fullmatch(file.name)
-            if found and int(found[1]) != self.pid and not process_exists(int(found[1])):
-                file.unlink(missing_ok=True)
+            if not found or int(found[1]) == self.pid or process_exists(int(found[1])):
+                continue
+            with suppress(FileNotFoundError):  # another worker was faster
+                if time_of_day() - file.stat().st_mtime > SCRAPED_WITHIN_SECONDS:
+                    file.unlink()
 
 
 class _Worker:

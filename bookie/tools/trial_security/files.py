@@ -12,6 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bookgate.bookie.tools.trial_security.certificates import Authority
+from bookgate.runtime.security.actions import Action
+from bookgate.runtime.security.decision import Resource, decide
+from bookgate.runtime.security.policy import parse_policy
+from bookgate.runtime.security.principal import Kind, Principal
 from bookgate.runtime.security.static_tokens import new_token
 
 TOKENS = ("operator", "writer", "reader", "prometheus")
@@ -152,6 +156,23 @@ def make(directory: Path, bookies: Sequence[str], hosts: Sequence[str]) -> list[
     write(directory / "policy.toml", _POLICY.format(bookies=_principals(bookies)).encode(), 0o644)
     write(directory / "client.toml", _CLIENT.format(directory=directory).encode(), 0o644)
     return made
+
+
+def not_bound(directory: Path, bookies: Sequence[str]) -> list[str]:
+    """The principals of these bookies that the directory's policy does not let register: it stays as it was made, for
+    other bookies, or as somebody has changed it.
+
+    Raises:
+        OSError: The policy can't be read.
+        PolicyError: The policy is wrong.
+    """
+    policy = parse_policy((directory / "policy.toml").read_text())
+    return [
+        str(principal)
+        for name in bookies
+        for principal in (Principal(Kind.TLS, f"CN={name}"), Principal(Kind.TOKEN, name))
+        if not decide(policy, principal, Action.BOOKIE_REGISTER, Resource(bookie_id=name))
+    ]
 
 
 def _put(path: Path, content: bytes, mode: int) -> None:

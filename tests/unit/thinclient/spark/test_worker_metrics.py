@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -15,7 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bookgate.thinclient.metrics import ClientMetrics
 from bookgate.thinclient.spark import worker_metrics
-from bookgate.thinclient.spark.worker_metrics import DIRECTORY_VARIABLE, JobMetrics, MetricsFile, counted, merged
+from bookgate.thinclient.spark.worker_metrics import (
+    DIRECTORY_VARIABLE,
+    SCRAPED_WITHIN_SECONDS,
+    JobMetrics,
+    MetricsFile,
+    counted,
+    merged,
+)
 
 
 def batches(*rows: int) -> Iterator[pa.RecordBatch]:
@@ -74,15 +82,19 @@ def test_several_clients_share_the_names() -> None:
 
 
 def test_files_of_workers_that_ended_are_removed_and_no_others(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        ended.wait()
-    gone = tmp_path / f"bookgate-spark-{ended.pid}.prom"
+    """Those that ended just now are not scraped yet: a task that failed is in them."""
+    ended = [subprocess.Popen([sys.executable, "-c", ""]) for _ in range(2)]
+    for each in ended:
+        each.wait()
+    gone, recent = (tmp_path / f"bookgate-spark-{each.pid}.prom" for each in ended)
     others = [tmp_path / "disk.prom", tmp_path / f"bookgate-spark-{os.getppid()}.prom"]
-    for path in (gone, *others):
+    for path in (gone, recent, *others):
         path.touch()
+    for path in (gone, *others):
+        os.utime(path, (0, time.time() - SCRAPED_WITHIN_SECONDS - 10))
     file = MetricsFile(tmp_path, os.getpid())
     file.write([])
-    assert set(tmp_path.iterdir()) == {file.path, *others}
+    assert set(tmp_path.iterdir()) == {file.path, recent, *others}
 
 
 def test_without_a_directory_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

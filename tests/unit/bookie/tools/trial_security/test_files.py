@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from typer.testing import CliRunner
 
+from bookgate.bookie.commands import security
 from bookgate.bookie.tools.trial_security import files
-from bookgate.bookie.tools.trial_security.files import make
+from bookgate.bookie.tools.trial_security.files import make, not_bound
 
 
 def test_without_the_authoritys_key_what_is_there_stays_and_nothing_is_signed_anew(tmp_path: Path) -> None:
@@ -70,6 +72,18 @@ def test_a_run_that_was_interrupted_anywhere_is_completed_by_the_next(
         else:
             break
     assert number > 10
+
+
+def test_a_later_bookie_that_the_policy_does_not_bind_is_told(tmp_path: Path) -> None:
+    """Its certificate and token look like the others', and it could not register."""
+    make(tmp_path, ["bookie-1", "node7"], [])
+    assert not_bound(tmp_path, ["bookie-1", "node7", "bookie-2"]) == []
+    made = CliRunner().invoke(security.app, ["init", str(tmp_path), "--bookie", "bookie-2", "--bookie", "node8"])
+    assert "tls:CN=node8, token:node8; add them to its bindings" in made.stderr
+    assert "bookie-2" not in made.stderr
+    policy = tmp_path / "policy.toml"
+    policy.write_text(policy.read_text().replace('"token:node7"', '"token:node7", "tls:CN=node8", "token:node8"'))
+    assert not_bound(tmp_path, ["node7", "node8"]) == []
 
 
 def check(directory: Path) -> None:
