@@ -841,7 +841,7 @@ MUTATIONS = (
         "later-bookie-not-told-to-be-unbound",
         "tools",
         (),
-        "a bookie that is added to a secured trial gets a certificate and a token, and nobody says that it can't register",
+        "a bookie that is added to a secured trial gets certificate and token, and nobody says that it can't register",
         "bookie/tools/trial_security/files.py",
         "        if not decide(policy, principal, Action.BOOKIE_REGISTER, Resource(bookie_id=name))\n",
         "        if decide(policy, principal, Action.BOOKIE_REGISTER, Resource(bookie_id=name)) is None\n",
