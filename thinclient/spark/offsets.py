@@ -8,13 +8,17 @@ checkpoint:
 `ledgers` has those that were begun and are not finished; a ledger that is not named is begun at entry 0. A ledger that
 is closed and read to its end moves into `done`, a set in the 64-bit Roaring serialisation (base64), where runs of ids
 cost next to nothing, so an offset stays small however many ledgers were read. Ids are decimal strings, since JSON
-readers lose bits of large numbers. The scope is not part of an offset: a stream has only one.
+readers lose bits of large numbers.
 
 The end of a batch also has what its tasks depend on besides the options and the metadata of finished ledgers: `cores`
 of the machine that planned it, and in `sizes` the bytes that were expected of ledgers that are not finished. So a batch
 that another driver repeats is cut into the same tasks; a sink that writes by partition relies on it. `firsts` has the
 ledgers that the batch begins behind entries which a trim has deleted: a trim that deletes more before the batch is
 repeated is a loss, and the entries deleted before are none.
+
+`of` says whose ledgers these are: the cluster's instance id, the scope, and the time from which on ledgers are read if
+the query began with one. Ids mean other ledgers in another cluster or scope; with a later time, ledgers that were begun
+would be left out.
 
 What may be read is given by *ends*: a ledger's first entry that may not be read (yet), whether that end is final, and
 the first entry that no trim has deleted.
@@ -164,14 +168,26 @@ class Basis:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose ledgers a query reads: what its checkpoint keeps from the first batch on. `since_ms`: ledgers created
+    before are left out; None: none are.
+    """
+
+    cluster: str
+    scope_id: int
+    since_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The position of a stream. `next_entries` has the ledgers begun and not done. `basis`: earlier releases wrote
-    none.
+    """The position of a stream. `next_entries` has the ledgers begun and not done. `basis`, `origin`: earlier releases
+    wrote none.
     """
 
     next_entries: Mapping[int, int]
     done: LedgerIds
     basis: Basis | None = None
+    origin: Origin | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Spark's form of the offset; equal offsets give equal text."""
@@ -184,6 +200,10 @@ class StreamOffset:
             document["sizes"] = {str(each): self.basis.sizes[each] for each in sorted(self.basis.sizes)}
             if self.basis.firsts:
                 document["firsts"] = {str(each): self.basis.firsts[each] for each in sorted(self.basis.firsts)}
+        if self.origin is not None:
+            document["of"] = {"cluster": self.origin.cluster, "scope": self.origin.scope_id}
+            if self.origin.since_ms is not None:
+                document["of"]["since"] = self.origin.since_ms
         return document
 
     @classmethod
@@ -198,8 +218,8 @@ class StreamOffset:
             )
         try:
             next_entries = {int(ledger_id): _entry_id(entry) for ledger_id, entry in document["ledgers"].items()}
-            return cls(next_entries, LedgerIds.parse(document.get("done", "")), _basis(document))
-        except (ValueError, TypeError, binascii.Error) as error:
+            return cls(next_entries, LedgerIds.parse(document.get("done", "")), _basis(document), _origin(document))
+        except (KeyError, ValueError, TypeError, binascii.Error) as error:
             raise OffsetError(f"the checkpoint's offset can't be read: {error}") from error
 
     def position(self, ledger_id: int) -> int | None:
@@ -226,6 +246,14 @@ def _basis(document: Mapping[str, Any]) -> Basis | None:
     sizes = {int(ledger_id): _number(size, "a size") for ledger_id, size in dict(document.get("sizes", {})).items()}
     firsts = {int(ledger_id): _entry_id(first) for ledger_id, first in dict(document.get("firsts", {})).items()}
     return Basis(_number(document["cores"], "a number of cores"), sizes, firsts)
+
+
+def _origin(document: Mapping[str, Any]) -> Origin | None:
+    if "of" not in document:
+        return None
+    of = dict(document["of"])
+    since = None if of.get("since") is None else int(of["since"])
+    return Origin(str(of["cluster"]), int(of["scope"]), since)
 
 
 def earliest(starting: Mapping[int, int] | None) -> StreamOffset:
@@ -286,14 +314,15 @@ def advance(start: StreamOffset, ends: Mapping[int, End], grants: Mapping[int, i
             next_entries.pop(ledger_id, None)
         elif position:
             next_entries[ledger_id] = position
-    return StreamOffset(next_entries, start.done.with_more(done) if done else start.done)
+    done_by_now = start.done.with_more(done) if done else start.done
+    return replace(start, next_entries=next_entries, done=done_by_now, basis=None)
 
 
 def without(offset: StreamOffset, ledger_ids: Iterable[int]) -> StreamOffset:
     """The offset with these ledgers given up: treated as done."""
     gone = set(ledger_ids)
     kept = {ledger_id: entry for ledger_id, entry in offset.next_entries.items() if ledger_id not in gone}
-    return StreamOffset(kept, offset.done.with_more(gone))
+    return replace(offset, next_entries=kept, done=offset.done.with_more(gone), basis=None)
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:

@@ -3,7 +3,8 @@
 Spark keeps one reader for the life of a query, in a Python process of its own, and calls it for each trigger:
 `latestOffset` (the end of the batch), `reportLatestOffset` (the end of what is available), `partitions`, and finally
 `commit`. Copies of it are pickled to the tasks, so it connects on first use. Ledgers keep what was read for as long as
-they exist: there is nothing to free at a commit, and after a restart the checkpoint's offsets are the whole state.
+they exist: there is nothing to free at a commit, and after a restart the checkpoint's offsets are the whole state. They
+also say whose ledgers they are of: another cluster or scope is refused, and a `startingTimestamp` is the checkpoint's.
 
 `latestOffset` has the parameters of Spark 4.2: without them Spark would silently ignore every limit.
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -31,6 +32,7 @@ from bookgate.thinclient.spark.arrow import ENTRIES_SCHEMA
 from bookgate.thinclient.spark.offsets import (
     NOTHING,
     End,
+    Origin,
     Range,
     StreamOffset,
     advance,
@@ -50,6 +52,9 @@ from bookgate.thinclient.spark.streaming.admission import admit, still_passed_ov
 from bookgate.thinclient.spark.streaming.available import Available
 from bookgate.thinclient.spark.worker_client import clients
 
+if TYPE_CHECKING:
+    from bookgate.thinclient.blocking.client import BookKeeper
+
 
 class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One row per entry, as entries are confirmed."""
@@ -62,6 +67,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: dict[int, End] = {}
         self._planned: StreamOffset | None = None
         self._passed_over: dict[int, int] = {}
+        self._cluster: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks need the options only."""
@@ -94,8 +100,8 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; `start` unchanged when there is nothing to read."""
         began = StreamOffset.from_json(start)
-        offset = began
         with clients.plan(self._options.gateways, self._options.client_settings) as client:
+            began = offset = self._continued(client, began)
             ends, gone = self._available.look(client, began)
         if gone:
             self._available.lose([Range(each, began.next_entries.get(each, 0), None) for each in gone])
@@ -107,6 +113,32 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = advance(offset, ends, grants)
         self._ends, self._planned = ends, end
         return start if end is offset else with_basis(offset, end, ends, os.cpu_count() or 1).to_json()
+
+    def _continued(self, client: BookKeeper, offset: StreamOffset) -> StreamOffset:
+        """The offset with its origin, whose time counts from now on. Raises OptionError if the origin is another one
+        than that of the options.
+        """
+        origin = self._origin(client, offset)
+        if origin.since_ms != self._options.starting_timestamp_ms:
+            self._options = replace(self._options, starting_timestamp_ms=origin.since_ms)
+            self._available = Available(self._options)
+            if self._target is not None:
+                self._target, _ = self._available.look(client, NOTHING)
+        return replace(offset, origin=origin)
+
+    def _origin(self, client: BookKeeper, offset: StreamOffset) -> Origin:
+        """That of the offset, if it has one. Raises OptionError."""
+        if self._cluster is None:
+            self._cluster = client.service_discovery.cluster_info().instance_id
+        here = Origin(self._cluster, self._options.scope_id, self._options.starting_timestamp_ms)
+        found = here if offset.origin is None else offset.origin
+        if (found.cluster, found.scope_id) != (here.cluster, here.scope_id):
+            raise OptionError(
+                f"the query's checkpoint is of scope {found.scope_id} of the cluster {found.cluster}, and its options "
+                f"name scope {here.scope_id} of the cluster {here.cluster}, where ledger ids mean other ledgers: give "
+                "the query a new checkpoint"
+            )
+        return found
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
         """Limits of entries and bytes. Trigger.Once asks for everything, whatever the options say."""
@@ -135,6 +167,7 @@ class EntriesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stop = StreamOffset.from_json(end)
         found, basis = ranges(StreamOffset.from_json(start), stop), stop.basis
         with clients.plan(self._options.gateways, self._options.client_settings) as client:
+            self._origin(client, stop)
             slices = self._available.slices(client, found, {} if basis is None else basis.sizes)
             unfinished = {piece.ledger_id for piece in found if piece.last is not None}
             return tasks_of(client, slices, self._options, None if basis is None else basis.cores, unfinished)

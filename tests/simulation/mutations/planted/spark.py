@@ -929,4 +929,25 @@ MUTATIONS = (
         "    return admin\n",
         tests=("tests/unit/thinclient/spark/jobs/test_held_ledgers.py",),
     ),
+    # Spark: whose ledgers a checkpoint is of
+    Mutation(
+        "time-of-each-start-leaves-ledgers-out",
+        "spark",
+        (),
+        "a query that names an hour ago at each start leaves out the rest of ledgers that it had begun",
+        "thinclient/spark/streaming/stream.py",
+        "        if origin.since_ms != self._options.starting_timestamp_ms:\n",
+        "        if origin.since_ms is None:\n",
+        tests=(f"{_STREAM}::test_the_time_that_a_query_began_with_counts_whatever_its_later_starts_say",),
+    ),
+    Mutation(
+        "checkpoint-of-whatever-cluster",
+        "spark",
+        (),
+        "a query with a checkpoint of another cluster takes the ledgers of this one for read",
+        "thinclient/spark/streaming/stream.py",
+        "        if (found.cluster, found.scope_id) != (here.cluster, here.scope_id):\n",
+        "        if found.scope_id != here.scope_id:\n",
+        tests=(f"{_STREAM}::test_a_checkpoint_of_another_cluster_or_scope_is_refused",),
+    ),
 )

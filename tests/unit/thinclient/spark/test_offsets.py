@@ -17,6 +17,7 @@ from bookgate.thinclient.spark.offsets import (
     End,
     LedgerIds,
     OffsetError,
+    Origin,
     Range,
     StreamOffset,
     Trimmed,
@@ -54,9 +55,19 @@ def test_sets_of_ids_come_back_from_their_text(some: set[int], more: set[int]) -
 NUMBERS = st.dictionaries(LEDGER_IDS, st.integers(0, 1 << 62))
 
 
-@given(NUMBERS, st.sets(LEDGER_IDS), st.one_of(st.none(), st.builds(Basis, st.integers(1, 999), NUMBERS, NUMBERS)))
-def test_offsets_come_back_from_json(next_entries: dict[int, int], done: set[int], basis: Basis | None) -> None:
-    offset = StreamOffset(next_entries, LedgerIds(done), basis)
+ORIGINS = st.builds(Origin, st.text(), LEDGER_IDS, st.one_of(st.none(), st.integers()))
+
+
+@given(
+    NUMBERS,
+    st.sets(LEDGER_IDS),
+    st.one_of(st.none(), st.builds(Basis, st.integers(1, 999), NUMBERS, NUMBERS)),
+    st.one_of(st.none(), ORIGINS),
+)
+def test_offsets_come_back_from_json(
+    next_entries: dict[int, int], done: set[int], basis: Basis | None, origin: Origin | None
+) -> None:
+    offset = StreamOffset(next_entries, LedgerIds(done), basis, origin)
     text = json.dumps(offset.to_json())
     assert StreamOffset.from_json(json.loads(text)) == offset
     assert json.dumps(StreamOffset.from_json(json.loads(text)).to_json()) == text
@@ -83,6 +94,9 @@ def test_the_form_of_an_offset() -> None:
         {"v": 1, "ledgers": {}, "cores": 1, "sizes": 7},
         {"v": 1, "ledgers": {}, "cores": 1, "sizes": {"1": "x"}},
         {"v": 1, "ledgers": {}, "cores": 1, "sizes": {}, "firsts": {"1": -1}},
+        {"v": 1, "ledgers": {}, "of": {"cluster": "c"}},
+        {"v": 1, "ledgers": {}, "of": {"cluster": "c", "scope": "x"}},
+        {"v": 1, "ledgers": {}, "of": 7},
     ],
 )
 def test_what_is_no_offset_is_refused(document: object) -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from bookgate.ledger.bookie_registry import ClusterInfo
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata_store import LedgerRecord
 from bookgate.thinclient.spark.jobs import copies_table
@@ -42,6 +43,11 @@ class _Ledgers(FakeClient):
     def __init__(self) -> None:
         without = ledger(2)
         super().__init__(ledger(1), replace(without, metadata=replace(without.metadata, password=b"")))
+
+        self.service_discovery = self
+
+    def cluster_info(self) -> ClusterInfo:
+        return ClusterInfo("one", "")
 
     def bookies(self, _which: object) -> list[object]:
         return []

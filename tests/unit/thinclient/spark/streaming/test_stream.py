@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
+from bookgate.ledger.bookie_registry import ClusterInfo
 from bookgate.ledger.entry import Entry
 from bookgate.ledger.errors import (
     BKException,
@@ -46,6 +47,11 @@ class Ledgers:
         self.metadata_reads: list[list[int]] = []
         self.asked_bookies: list[list[int]] = []
         self.ledger_manager = self
+        self.service_discovery = self
+        self.cluster = "one"
+
+    def cluster_info(self) -> ClusterInfo:
+        return ClusterInfo(self.cluster, "")
 
     def add(self, number: int, entries: int, *, close: bool = True, custom: dict[str, bytes] | None = None) -> None:
         metadata = LedgerMetadata.new(
@@ -621,6 +627,69 @@ def test_options_that_leave_a_begun_ledger_out_keep_its_place(ledgers: Ledgers) 
     query.options = options()
     query.restart()
     assert query.trigger() == entries(1, 8, 12)
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+@pytest.mark.parametrize("starts", [(500, 3000), (500, None), (500, 0)])
+def test_the_time_that_a_query_began_with_counts_whatever_its_later_starts_say(
+    ledgers: Ledgers, starts: tuple[int, int | None], available_now: bool
+) -> None:
+    """As of a program that names an hour ago each time it is started."""
+    began, now = starts
+    ledgers.add(0, 1)
+    ledgers.add(1, 4, close=False)
+    query = Query(startingTimestamp=began)
+    assert query.trigger() == entries(1, 4)
+    ledgers.grow(1, 3)
+    ledgers.close(1)
+    ledgers.add(2, 2)
+    query.options = options(**({} if now is None else {"startingTimestamp": now}))
+    for number, found in ((4, [*entries(1, 4, 7), *entries(2, 2), (4, 0)]), (5, [(5, 0)])):
+        ledgers.add(number, 1)
+        query.restart()
+        if available_now:
+            query.reader.prepareForTriggerAvailableNow()
+        assert query.trigger() == found
+        assert query.trigger() == []
+
+
+def test_the_time_of_a_query_that_an_earlier_release_began_is_that_of_its_next_start(ledgers: Ledgers) -> None:
+    ledgers.add(1, 1)
+    query = Query()
+    query.trigger()
+    del query.offset["of"]
+    ledgers.add(3, 1)
+    ledgers.add(4, 1)
+    query.options = options(startingTimestamp=4000)
+    query.restart()
+    assert query.trigger() == [(4, 0)]
+    query.options = options(startingTimestamp=9000)
+    query.restart()
+    ledgers.add(5, 1)
+    assert query.trigger() == [(5, 0)]
+
+
+@pytest.mark.parametrize("what", ["cluster", "scope"])
+def test_a_checkpoint_of_another_cluster_or_scope_is_refused(ledgers: Ledgers, what: str) -> None:
+    """Its ids would be taken for ledgers that were read, and a batch that was begun would be read of others."""
+    ledgers.add(1, 3)
+    query = Query()
+    query.trigger()
+    if what == "cluster":
+        ledgers.cluster = "another"
+        told = "of scope 0 of the cluster one, .* name scope 0 of the cluster another"
+    else:
+        query.options = options(scopeId=5)
+        told = "of scope 0 of the cluster one, .* name scope 5 of the cluster one"
+    for available_now in (True, False):
+        query.restart()
+        if available_now:
+            query.reader.prepareForTriggerAvailableNow()
+        with pytest.raises(OptionError, match=f"{told}.*new checkpoint"):
+            query.trigger()
+    query.restart()
+    with pytest.raises(OptionError, match=told):
+        query.rows(*query.batches[0])
 
 
 def test_errors_before_anything_is_read(ledgers: Ledgers) -> None:
