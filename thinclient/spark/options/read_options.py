@@ -311,15 +311,20 @@ def _refuse_those(names: tuple[str, ...], given: Mapping[str, str], why: str) ->
             raise OptionError(f"option {name} {why}")
 
 
-def parsed(given: Mapping[str, str], name: str, parse: Callable[[str], T], default: T | None) -> T:
-    """The option's value, or `default`; a ValueError of `parse` becomes an OptionError that names the option."""
+def parsed(
+    given: Mapping[str, str], name: str, parse: Callable[[str], T], default: T | None, *, is_secret: bool = False
+) -> T:
+    """The option's value, or `default`; a ValueError of `parse` becomes an OptionError that names the option, and tells
+    its value unless that is secret.
+    """
     text = given.get(name.lower())
     if text is None:
         return default  # type: ignore[return-value]
     try:
         return parse(text)
     except ValueError as error:
-        raise OptionError(f"option {name} is {text!r}: {error}") from None
+        told = "can't be read" if is_secret else f"is {text!r}"
+        raise OptionError(f"option {name} {told}: {error}") from None
 
 
 def _gateways(given: Mapping[str, str], environment: Mapping[str, str]) -> str:
@@ -377,7 +382,7 @@ def _passwords(given: Mapping[str, str]) -> Mapping[int, bytes] | None:
         if given.get("password"):
             raise OptionError(f"options password and passwords: {FROM_METADATA!r} exclude each other")
         return None
-    return parsed(given, "passwords", values.passwords, None)
+    return parsed(given, "passwords", values.passwords, None, is_secret=True)
 
 
 def _custom_metadata(given: Mapping[str, str]) -> dict[str, bytes] | None:

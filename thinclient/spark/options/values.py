@@ -121,10 +121,17 @@ def digest_type(text: str) -> DigestType:
     return DigestType[name]
 
 
+def write_id(text: str) -> str:
+    """The name of a write. An empty one, as of a variable that is not set, would make a repeated write a new one."""
+    if not text.strip():
+        raise ValueError("it must not be empty: leave it out for a write that is never repeated")
+    return text
+
+
 def offsets(text: str) -> dict[int, int]:
     """JSON, entry ids by ledger id."""
     try:
-        return {int(ledger_id): _entry_id(entry_id) for ledger_id, entry_id in json.loads(text).items()}
+        return {_int64(int(ledger_id)): _entry_id(entry_id) for ledger_id, entry_id in json.loads(text).items()}
     except (ValueError, AttributeError):
         raise ValueError('JSON such as {"<ledger id>": <entry id>}') from None
 
@@ -143,4 +150,4 @@ def passwords(text: str) -> dict[int, bytes]:
 def _entry_id(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError("not an entry id")
-    return value
+    return _int64(value)

@@ -56,7 +56,7 @@ def parse_write_options(raw: Mapping[str, str], environment: Mapping[str, str] |
         digest_type=common.digest_type or DigestType.CRC32C,
         password=common.password,
         custom_metadata=_custom_metadata(common.custom_metadata or {}),
-        write_id=given.get("writeid") or None,
+        write_id=parsed(given, "writeId", values.write_id, None),
         client_settings=common.client_settings,
         scope_id=common.scope_id,
     )

@@ -129,7 +129,7 @@ def parse_record_options(raw: Mapping[str, str]) -> RecordOptions:
 def parse_record_write_options(raw: Mapping[str, str]) -> RecordWriteOptions:
     """Checks the options of one write. Raises OptionError."""
     given = _given({name: raw[name] for name in raw if name.lower() not in _SPARKS_OWN}, WRITE_NAMES, "a stream's sink")
-    write_id = given.get("writeid") or None
+    write_id = parsed(given, "writeId", values.write_id, None)
     if write_id is not None and len(write_id.encode()) > MAX_WRITE_ID_BYTES:
         raise OptionError(f"option writeId: has at most {MAX_WRITE_ID_BYTES} bytes")
     gateways, settings = connection_options(given)

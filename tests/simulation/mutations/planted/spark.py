@@ -14,6 +14,7 @@ _NAMED_BY_MARKS = f"{_CHOICE_OF_LEDGERS}::test_however_many_ledgers_marks_name_n
 _STREAM = "tests/unit/thinclient/spark/streaming/test_stream.py"
 _WRITING = "tests/unit/thinclient/spark/writing/test_sink.py"
 _RECORDS = "tests/unit/thinclient/spark/records/test_record_reads.py"
+_OPTIONS = "tests/unit/thinclient/spark/options/test_options.py"
 _OFFSETS = "tests/unit/thinclient/spark/test_offsets.py"
 _PLANNING = "tests/unit/thinclient/spark/reading/test_planning.py"
 _PLAIN_LEDGERS = "tests/unit/thinclient/spark/reading/test_plain_ledgers.py"
@@ -949,5 +950,26 @@ MUTATIONS = (
         "        if (found.cluster, found.scope_id) != (here.cluster, here.scope_id):\n",
         "        if found.scope_id != here.scope_id:\n",
         tests=(f"{_STREAM}::test_a_checkpoint_of_another_cluster_or_scope_is_refused",),
+    ),
+    # Spark: options
+    Mutation(
+        "error-tells-passwords",
+        "spark",
+        (),
+        "the error for passwords that can't be read has them in it, and so has the driver's log",
+        "thinclient/spark/options/read_options.py",
+        "values.passwords, None, is_secret=True)",
+        "values.passwords, None)",
+        tests=(f"{_OPTIONS}::test_passwords_that_can_not_be_read_are_not_told",),
+    ),
+    Mutation(
+        "empty-name-of-a-write",
+        "spark",
+        (),
+        "a job whose writeId is a variable that is not set writes all rows again when it is repeated",
+        "thinclient/spark/options/values.py",
+        "    if not text.strip():\n",
+        "    if text is None:\n",
+        tests=(f"{_WRITING}::test_options_that_can_not_be_used",),
     ),
 )

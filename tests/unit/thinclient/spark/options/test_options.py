@@ -85,6 +85,8 @@ def test_every_option_is_taken_whatever_its_case() -> None:
         ("startingOffsets", "newest"),
         ("startingOffsets", '{"3": -1}'),
         ("startingOffsets", '{"3": true}'),
+        ("startingOffsets", f'{{"{1 << 63}": 1}}'),
+        ("startingOffsets", f'{{"3": {1 << 63}}}'),
         ("startingOffsets", "[1]"),
         ("endingOffsets", "earliest"),
         ("endingOffsets", "{"),
@@ -107,6 +109,16 @@ def test_a_bad_value_names_the_option_and_the_value(name: str, value: str) -> No
     with pytest.raises(OptionError) as caught:
         parse(**{name: value})
     assert f"option {name} is {value!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['{"3": "planted-secret"', "planted-secret", '{"three": "planted-secret"}', "[1]"])
+def test_passwords_that_can_not_be_read_are_not_told(text: str) -> None:
+    """An error of the driver is in its log and in Spark's UI."""
+    with pytest.raises(
+        OptionError, match="option passwords can't be read: it must be metadata, or JSON such as"
+    ) as caught:
+        parse(passwords=text)
+    assert "planted" not in str(caught.value)
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_name_or_all_names() -> None:

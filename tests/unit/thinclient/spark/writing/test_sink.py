@@ -24,6 +24,7 @@ from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.spark.commit_protocol import Write, attempt_metadata
 from bookgate.thinclient.spark.options.read_options import OptionError
 from bookgate.thinclient.spark.options.write_options import parse_write_options
+from bookgate.thinclient.spark.records.record_options import parse_record_write_options
 from bookgate.thinclient.spark.source import BookKeeperDataSource
 from bookgate.thinclient.spark.worker_client import WorkerClients
 from bookgate.thinclient.spark.writing import rows as rows_module
@@ -155,6 +156,8 @@ def test_sizes_that_are_not_given_follow_from_those_that_are(
         ({"ensembleSize": "0"}, "option ensembleSize is '0'"),
         ({"writeQuorum": "2", "ackQuorum": "3"}, "are 3, 2 and 3"),
         ({"scopeId": "tenant"}, "option scopeId"),
+        ({"writeId": ""}, "option writeId is '': it must not be empty"),
+        ({"writeId": " "}, "option writeId is ' ': it must not be empty"),
         ({"table": "bookies"}, "only 'entries' can be written"),
         ({"customMetadata.bookgate.sink.batch": "1"}, "are the sink's own"),
     ],
@@ -162,6 +165,13 @@ def test_sizes_that_are_not_given_follow_from_those_that_are(
 def test_options_that_can_not_be_used(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse_write_options({**BASE, **given})
+
+
+def test_a_write_to_streams_without_the_name_that_it_was_to_have_is_refused() -> None:
+    """As of a variable that is not set: repeated, it would be another write."""
+    with pytest.raises(OptionError, match="option writeId is '': it must not be empty"):
+        parse_record_write_options({**BASE, "stream": "orders", "writeId": ""})
+    assert parse_record_write_options({**BASE, "stream": "orders"}).write_id is None
 
 
 def test_each_side_refuses_the_options_of_the_other() -> None:
