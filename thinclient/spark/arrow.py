@@ -23,7 +23,9 @@ from bookgate.ledger.metadata_store import LedgerRecord, RegisteredBookie
 
 MAX_BATCH_ENTRIES = 16 * 1024
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-"""Payload bytes after which a batch is emitted; the largest entry may come on top."""
+"""Bytes of payloads, and of custom metadata beside them, after which a batch is emitted; the largest entry may come on
+top.
+"""
 
 
 def _required(name: str, kind: pa.DataType) -> pa.Field:
@@ -159,15 +161,16 @@ class EntryBatches:
         self, ledger_id: LedgerId, entries: Sequence[EntryLike], ledger: LedgerMetadata | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Adds entries of one ledger, in order. `ledger` is needed only if the schema has ledger columns."""
-        start = 0
+        start, beside = 0, self._bytes_beside(ledger)
         while start < len(entries):
-            end = self._room(entries, start)
+            end = self._room(entries, start, beside)
             some = entries if end - start == len(entries) else entries[start:end]
             if isinstance(some, EntryColumns):
                 self._take_columns(ledger_id, some)
             else:
                 self._take(ledger_id, some)
             self._note_ledger(ledger, end - start)
+            self._bytes += beside * (end - start)
             start = end
             if len(self._entry_ids) >= self._max_entries or self._bytes >= self._max_bytes:
                 yield self._batch()
@@ -177,18 +180,29 @@ class EntryBatches:
         if self._entry_ids:
             yield self._batch()
 
-    def _room(self, entries: Sequence[EntryLike], start: int) -> int:
-        """Index of the first entry that goes into the next batch; takes at least one."""
+    def _bytes_beside(self, ledger: LedgerMetadata | None) -> int:
+        """The size of the ledger's custom metadata, which each row of the ledger repeats."""
+        if ledger is None or "custom_metadata" not in self._schema.names:
+            return 0
+        return sum(len(key) + len(value) for key, value in ledger.custom_metadata.items())
+
+    def _room(self, entries: Sequence[EntryLike], start: int, beside: int) -> int:
+        """Index of the first entry that goes into the next batch; takes at least one. `beside`: bytes of a row besides
+        its payload.
+        """
         end = min(len(entries), start + self._max_entries - len(self._entry_ids))
         if not self._include_payload:
-            return end
-        if isinstance(entries, EntryColumns):
-            sizes: Iterable[int] = entries.sizes[start:end]
-            if self._bytes + sum(sizes) < self._max_bytes:
+            sizes: Iterable[int] = repeat(0, end - start)
+            if not beside:
+                return end
+        elif isinstance(entries, EntryColumns):
+            sizes = entries.sizes[start:end]
+            if self._bytes + sum(sizes) + beside * (end - start) < self._max_bytes:
                 return end
         else:
             sizes = (len(entries[index].payload) for index in range(start, end))
-        for index, total in enumerate(accumulate(sizes, initial=self._bytes), start):
+        of_rows = (size + beside for size in sizes)
+        for index, total in enumerate(accumulate(of_rows, initial=self._bytes), start):
             if total >= self._max_bytes and index > start:
                 return index
         return end

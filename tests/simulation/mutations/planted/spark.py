@@ -14,6 +14,7 @@ _NAMED_BY_MARKS = f"{_CHOICE_OF_LEDGERS}::test_however_many_ledgers_marks_name_n
 _STREAM = "tests/unit/thinclient/spark/streaming/test_stream.py"
 _WRITING = "tests/unit/thinclient/spark/writing/test_sink.py"
 _RECORDS = "tests/unit/thinclient/spark/records/test_record_reads.py"
+_ARROW = "tests/unit/thinclient/spark/test_arrow.py"
 _OPTIONS = "tests/unit/thinclient/spark/options/test_options.py"
 _OFFSETS = "tests/unit/thinclient/spark/test_offsets.py"
 _PLANNING = "tests/unit/thinclient/spark/reading/test_planning.py"
@@ -971,5 +972,15 @@ MUTATIONS = (
         "    if not text.strip():\n",
         "    if text is None:\n",
         tests=(f"{_WRITING}::test_options_that_can_not_be_used",),
+    ),
+    Mutation(
+        "batches-of-any-size-by-custom-metadata",
+        "spark",
+        (),
+        "a batch of rows repeats a ledger's custom metadata up to 16,384 times, whatever their size",
+        "thinclient/spark/arrow.py",
+        '        if ledger is None or "custom_metadata" not in self._schema.names:\n',
+        "        if ledger is not self:\n",
+        tests=(f"{_ARROW}::test_custom_metadata_that_rows_repeat_do_not_make_batches_larger",),
     ),
 )

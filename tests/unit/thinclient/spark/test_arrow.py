@@ -102,6 +102,21 @@ def test_columns_of_the_ledger_stand_beside_each_of_its_entries() -> None:
     assert [row["creation_time"] and row["creation_time"].timestamp() for row in got] == [1.0, 1.0, None]
 
 
+@pytest.mark.parametrize("include_payload", [True, False])
+@pytest.mark.parametrize("size", [8_000, 200_000])
+def test_custom_metadata_that_rows_repeat_do_not_make_batches_larger(include_payload: bool, size: int) -> None:
+    """An Arrow array has at most 2 GiB, which 16,384 rows with 200,000 bytes each would exceed."""
+    ledger = LedgerMetadata.new(["b"], 1, 1, custom_metadata={"app": b"x" * size})
+    entries = [Entry(7, i, i - 1, i, b"line") for i in range(16 * 1024 if size < 10_000 else 500)]
+    for run in (entries, EntryColumns.of(7, 0, entries)):
+        batches = EntryBatches(include_payload, schema=entries_schema(with_ledger_columns=True))
+        made = [*batches.add(LEDGER, run, ledger), *batches.finish()]
+        assert all(batch.nbytes < MAX_BATCH_BYTES + (1 << 20) for batch in made)
+        assert [entry_id for batch in made for entry_id in batch.column("entry_id").to_pylist()] == [
+            entry.entry_id for entry in entries
+        ]
+
+
 def test_batches_are_cut_at_the_entry_bound() -> None:
     batches = gather(EntryBatches(max_entries=4), (LEDGER, entries_of([b"a"] * 3)), (LEDGER, entries_of([b"b"] * 6, 3)))
     assert [batch.num_rows for batch in batches] == [4, 4, 1]
