@@ -210,7 +210,10 @@ class StreamOffset:
     def from_json(cls, document: object) -> StreamOffset:
         """Raises OffsetError."""
         if not isinstance(document, dict) or not isinstance(document.get("ledgers"), dict):
-            raise OffsetError("the checkpoint's offset is none of the source 'bookkeeper'")
+            raise OffsetError(
+                "the checkpoint's offset is none of a read of ledgers by the source 'bookkeeper': give the query a new "
+                "checkpoint, or the options that it began with"
+            )
         if document.get("v") != VERSION:
             raise OffsetError(
                 f"the checkpoint's offset is of version {document.get('v')!r}, this source reads {VERSION}: "

@@ -126,7 +126,7 @@ class BookKeeperDataSource(DataSource):
             sink.check_rights()
             return sink
         options = parse_record_write_options(self.options)
-        check_streams(options)
+        check_streams(options, each_batch=True)
         return StreamRecords(options, payload_column(schema))
 
     def _all_columns(self) -> pa.Schema:

@@ -26,13 +26,14 @@ from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.stream_entry import StreamRecord, records_of_entry
 from bookgate.thinclient.spark.arrow import payload_array
-from bookgate.thinclient.spark.offsets import Backlog, lag
+from bookgate.thinclient.spark.offsets import Backlog, OffsetError, lag
 from bookgate.thinclient.spark.options.read_options import OptionError, PayloadAs
 from bookgate.thinclient.spark.plain_errors import plain_errors
 from bookgate.thinclient.spark.records.opened_stream import opened_stream
 from bookgate.thinclient.spark.records.record_options import RecordOptions
 from bookgate.thinclient.spark.streaming.admission import admit, still_passed_over
 from bookgate.thinclient.spark.worker_client import clients
+from bookgate.thinclient.spark.worker_metrics import counted
 from bookgate.thinclient.streams.places import Start
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ RECORDS_SCHEMA = pa.schema(
 _STREAM_PARTITION = pa.field("stream_partition", pa.int32(), nullable=False)
 """Of a set of streams: the number of the record's."""
 _Offset = dict[str, Any]
+_KEYS = {"ledger", "entry", "record"}
+"""What the offset of a stream has."""
 _BATCH_RECORDS = 16 * 1024
 _BATCH_BYTES = 16 * 1024 * 1024
 _PAUSE_SECONDS = 0.1
@@ -101,6 +104,7 @@ def _end_of(stream: Stream, options: RecordOptions) -> int:
     return min(end.entry_id, latest)
 
 
+@plain_errors
 def _read(options: RecordOptions, schema: pa.Schema, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, EntriesOfStream):
         return
@@ -178,10 +182,9 @@ class RecordsReader(DataSourceReader):
                 )
             ]
 
-    @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task. Runs in the task."""
-        yield from _read(self._options, self._schema, partition)
+        return counted("records", _read(self._options, self._schema, partition))
 
 
 class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -266,10 +269,9 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             ]
 
-    @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task. Runs in the task."""
-        yield from _read(self._options, self._schema, partition)
+        return counted("records", _read(self._options, self._schema, partition))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to free: the checkpoint is the query's cursor."""
@@ -292,8 +294,15 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts[0] if self._options.partitions is None else {"parts": parts}
 
     def _parts(self, offset: _Offset) -> list[_Offset]:
-        """The reverse of `_joined`. Raises OptionError if the checkpoint has another number of streams."""
+        """The reverse of `_joined`. Raises OptionError if the checkpoint has another number of streams, and OffsetError
+        if it is none of streams.
+        """
         parts: list[_Offset] = offset.get("parts", [offset])
+        if not all(each.keys() >= _KEYS for each in parts):
+            raise OffsetError(
+                "the query's checkpoint is none of a read with option stream: give the query a new checkpoint, or the "
+                "options that it began with"
+            )
         named = len(self._options.streams)
         if len(parts) != named:
             raise OptionError(

@@ -57,9 +57,13 @@ class Appended(WriterCommitMessage):
     found: int
 
 
-def check_streams(options: RecordWriteOptions) -> None:
-    """Finds missing streams before any task does. Raises NoSuchLedgerExistsOnMetadataServerException."""
-    with clients.plan(options.gateways, options.client_settings) as client:
+def check_streams(options: RecordWriteOptions, *, each_batch: bool = False) -> None:
+    """Finds missing streams before any task does. `each_batch`: Spark asks with each batch of a query, which gateways
+    that are away for a moment must not end.
+
+    Raises NoSuchLedgerExistsOnMetadataServerException.
+    """
+    with clients.use(options.gateways, options.client_settings, plans=not each_batch, catches_up=True) as client:
         for name in options.streams:
             opened_stream(client, options, name)
 

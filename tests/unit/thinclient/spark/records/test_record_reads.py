@@ -6,17 +6,21 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from bookgate.ledger.errors import IllegalOpException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.payload_codec import RecordPosition
+from bookgate.thinclient.spark.offsets import NOTHING, OffsetError, StreamOffset
 from bookgate.thinclient.spark.records import record_reads
 from bookgate.thinclient.spark.records.record_options import parse_record_options
-from bookgate.thinclient.spark.records.record_reads import RecordsStreamReader
+from bookgate.thinclient.spark.records.record_reads import RecordsReader, RecordsStreamReader
+from bookgate.thinclient.spark.worker_metrics import DIRECTORY_VARIABLE
 from bookgate.thinclient.streams.places import From, Start
 
 
@@ -77,3 +81,25 @@ def test_available_now_ends_where_the_stream_ended_at_its_start(orders: FakeStre
         offset = _json(query.latestOffset(offset, ReadMaxRows(4)))
         ends.append(offset["entry"])
     assert ends == [4, 8, 10, 10]
+
+
+@pytest.mark.parametrize("partitions", [{}, {"streamPartitions": "1"}])
+def test_a_checkpoint_of_ledgers_is_refused(orders: FakeStream, partitions: dict[str, str]) -> None:
+    """As of a query that was given option stream later, and the other way round."""
+    query = reader(**partitions)
+    ledgers = NOTHING.to_json()
+    with pytest.raises(OffsetError, match="none of a read with option stream: give the query a new checkpoint"):
+        query.latestOffset(ledgers, ReadAllAvailable())
+    with pytest.raises(OffsetError, match="none of a read with option stream"):
+        query.partitions(ledgers, ledgers)
+    with pytest.raises(OffsetError, match=r"none of a read of ledgers .* give the query a new checkpoint"):
+        StreamOffset.from_json(_json(query.initialOffset()))
+
+
+def test_tasks_that_read_records_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    options = parse_record_options({"gateways": "g:1", "stream": "orders"})
+    for each in (RecordsReader(options), RecordsStreamReader(options)):
+        assert list(each.read(InputPartition(None))) == []
+    (file,) = tmp_path.iterdir()
+    assert 'bookgate_spark_tasks_total{table="records",outcome="ok"' in file.read_text()
