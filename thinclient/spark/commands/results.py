@@ -6,10 +6,11 @@ Not its job: computing them (`jobs`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime
-from decimal import Decimal
+from datetime import datetime, time
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from itertools import chain, count
+from math import isfinite
+from typing import TYPE_CHECKING, Any, cast
 
 from bookgate.runtime.command_line.output import print_json, print_note, print_table
 from bookgate.runtime.command_line.tables import Table
@@ -77,21 +78,31 @@ def _shown_value(value: Any) -> str:
 
 
 def printable(row: Row) -> dict[str, Any]:
-    """A row's values as JSON can hold them: bytes as text (invalid UTF-8 as U+FFFD), times in ISO 8601."""
+    """A row's values as JSON can hold them: bytes as text (invalid UTF-8 as U+FFFD), times in ISO 8601, and as text
+    what JSON has no form for. Of columns of one name the second is NAME_2.
+    """
+    shown: dict[str, Any] = {}
+    for name, value in zip(row.__fields__, row, strict=True):
+        names = chain([name], (f"{name}_{number}" for number in count(2)))
+        shown[next(each for each in names if each not in shown)] = _plain(value)
+    return shown
 
-    def plain(value: Any) -> Any:
-        match value:
-            case bytes() | bytearray():
-                return bytes(value).decode(errors="replace")
-            case dict():
-                return {str(key): plain(each) for key, each in value.items()}
-            case list():
-                return [plain(each) for each in value]
-            case datetime():
-                return value.isoformat()
-            case Decimal() | date():
-                return str(value)
-            case _:
-                return value
 
-    return {name: plain(value) for name, value in row.asDict(recursive=True).items()}
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float() if isfinite(value):
+            return value
+        case bytes() | bytearray():
+            return bytes(value).decode(errors="replace")
+        case dict():
+            return {str(key): _plain(each) for key, each in value.items()}
+        case list():
+            return [_plain(each) for each in value]
+        case tuple() if hasattr(value, "__fields__"):
+            return printable(cast("Row", value))
+        case datetime() | time():
+            return value.isoformat()
+        case _:
+            return str(value)

@@ -1003,4 +1003,14 @@ MUTATIONS = (
         "        if not parts:\n",
         tests=(f"{_RECORDS}::test_a_checkpoint_of_ledgers_is_refused",),
     ),
+    Mutation(
+        "columns-of-one-name-hide-each-other",
+        "spark",
+        (),
+        "spark sql shows the last of the columns of one name alone",
+        "thinclient/spark/commands/results.py",
+        "        shown[next(each for each in names if each not in shown)] = _plain(value)\n",
+        "        shown[next(names)] = _plain(value)\n",
+        tests=("tests/unit/thinclient/spark/commands/test_results.py::test_columns_of_one_name_are_all_shown",),
+    ),
 )
