@@ -11,6 +11,8 @@ A *slice* is a run of entries of one ledger. The plan covers every entry of ever
   tell less than the bookies that a stream asks, and stores its change of the ensemble behind that. A sink that writes
   by partition needs the same tasks again (T7).
 
+Nor is a ledger cut into more than MOST_PARTS tasks: its metadata may say any length, whoever wrote them.
+
 A task's size is the smallest of `max_bytes`, `max_entries` and an even share of the whole, and a task packs at most
 MOST_LEDGERS ledgers together. `max_entries` is exact. Bytes are an estimate (the ledger's length spread evenly over its
 entries), since the size of an entry is unknown before it is read, and the length in metadata can be wrong.
@@ -43,6 +45,9 @@ _LEDGER_COST = 64 * 1024
 """Bytes that opening one more ledger counts, for the round trips to its bookies."""
 MOST_LEDGERS = 4096
 """Limit of small ledgers in one task, so that a failed task does not lose the work on a million of them."""
+
+MOST_PARTS = 1_000_000
+"""Limit of tasks of one ledger; a driver has no memory for more."""
 
 
 class Slice(NamedTuple):
@@ -321,13 +326,24 @@ class _Bound:
         return weight <= self.weight and size <= self.size and entries <= self.entries
 
     def cut(self, piece: Slice) -> Iterator[Slice]:
-        """Parts of about equal size, as few as the bound allows, with at least one entry each."""
+        """Parts of about equal size, as few as the bound allows, with at least one entry each.
+
+        Raises IllegalOpException for more than MOST_PARTS.
+        """
         parts = max(
             _ceil(piece.weight - _LEDGER_COST, self.weight),
             _ceil(piece.size, self.size),
             _ceil(piece.entries, self.entries),
         )
-        return _equal_parts(piece, min(parts, piece.entries))
+        parts = min(parts, piece.entries)
+        if parts > MOST_PARTS:
+            raise IllegalOpException(
+                f"ledger {piece.ledger_id} has {piece.entries} entries of {piece.size} bytes to read, as its metadata "
+                f"say, which would be {parts} tasks: raise maxBytesPerPartition and maxEntriesPerPartition, or leave "
+                "the ledger out by ledgerIds or ledgerRange",
+                ledger_id=piece.ledger_id,
+            )
+        return _equal_parts(piece, parts)
 
 
 def _ceil(dividend: int, divisor: int) -> int:

@@ -1013,4 +1013,14 @@ MUTATIONS = (
         "        shown[next(names)] = _plain(value)\n",
         tests=("tests/unit/thinclient/spark/commands/test_results.py::test_columns_of_one_name_are_all_shown",),
     ),
+    Mutation(
+        "tasks-without-end",
+        "spark",
+        (),
+        "a ledger whose metadata name an endless length takes the driver's memory for its tasks",
+        "thinclient/spark/reading/planning.py",
+        "        if parts > MOST_PARTS:\n",
+        "        if parts > MOST_PARTS + 1:\n",
+        tests=(f"{_PLANNING}::test_a_ledger_of_any_length_does_not_take_the_drivers_memory",),
+    ),
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookgate.ledger.errors import DigestMatchException
+from bookgate.ledger.errors import DigestMatchException, IllegalOpException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.ledger.metadata_store import LedgerRecord
@@ -19,6 +19,7 @@ from bookgate.thinclient.spark.options.read_options import Options
 from bookgate.thinclient.spark.options.values import LedgerRange
 from bookgate.thinclient.spark.reading.planning import (
     MOST_LEDGERS,
+    MOST_PARTS,
     Slice,
     TaskLimits,
     TemplateTable,
@@ -206,6 +207,18 @@ def test_a_trimmed_ledger_begins_where_the_trim_ended() -> None:
 def test_a_task_does_not_take_tiny_ledgers_without_end() -> None:
     tasks = plan([whole(n, 1, 1) for n in range(2 * MOST_LEDGERS + 1)], TaskLimits())
     assert [len(task) for task in tasks] == [MOST_LEDGERS, MOST_LEDGERS, 1]
+
+
+def test_a_ledger_of_any_length_does_not_take_the_drivers_memory() -> None:
+    """As metadata say that somebody has made up: 34 billion tasks."""
+    with pytest.raises(
+        IllegalOpException, match=r"ledger 5 has 68719476737 entries .* leave the ledger out by ledgerIds"
+    ):
+        plan([whole(4, 10), whole(5, (1 << 36) + 1, 1 << 62)], TaskLimits())
+    most = plan([whole(5, MOST_PARTS)], TaskLimits(max_entries=1))
+    assert len(most) == MOST_PARTS
+    with pytest.raises(IllegalOpException, match="1000001 tasks: raise maxBytesPerPartition"):
+        plan([whole(5, MOST_PARTS + 1)], TaskLimits(max_entries=1))
 
 
 def test_an_open_ledger_becomes_a_snapshot_up_to_its_last_add_confirmed() -> None:
