@@ -45,6 +45,10 @@ _SLICES_AT_ONCE = 8
 _SMALL_BYTES = 1024 * 1024
 _SMALL_ENTRIES = 1000
 """Entries up to which a slice may be read ahead; it is then in memory as a whole."""
+_MOST_AHEAD_BYTES = 4 * _SMALL_BYTES
+"""Payload bytes after which such a slice is not read ahead after all: its size was an estimate by its metadata, which
+may say anything.
+"""
 _LOST = (NoSuchEntryException, NoSuchLedgerExistsException)
 _FINAL = (*_LOST, ClientClosedException, DigestMatchException, UnauthorizedAccessException)
 """Errors that a retry would not mend, because every replica was asked already."""
@@ -109,12 +113,18 @@ def task_entries(
 
 
 def _whole(client: BookKeeper, piece: Slice, options: Options) -> list[EntryColumns] | None:
-    """All entries of a slice; None if they can't be read at the first try."""
+    """All entries of a slice; None if they can't be read at the first try, or are too large for the memory together."""
+    found, size = list[EntryColumns](), 0
     try:
         with client.open_record(piece.record, password=options.password_of(piece.record)) as handle:
-            return list(handle.read_columns(piece.first_entry_id, piece.last_entry_id))
+            for columns in handle.read_columns(piece.first_entry_id, piece.last_entry_id):
+                found.append(columns)
+                size += sum(columns.sizes)
+                if size > _MOST_AHEAD_BYTES:
+                    return None
     except BKException:
         return None
+    return found
 
 
 def _taken(

@@ -1023,4 +1023,14 @@ MUTATIONS = (
         "        if parts > MOST_PARTS + 1:\n",
         tests=(f"{_PLANNING}::test_a_ledger_of_any_length_does_not_take_the_drivers_memory",),
     ),
+    Mutation(
+        "read-ahead-by-what-metadata-say",
+        "spark",
+        (),
+        "a task has whole ledgers of any size in memory, whose metadata say that they are small",
+        "thinclient/spark/reading/slice_reads.py",
+        "                if size > _MOST_AHEAD_BYTES:\n",
+        "                if size < 0:\n",
+        tests=(f"{_CHOICE_OF_LEDGERS}::test_what_is_larger_than_its_metadata_say_is_not_in_memory_as_a_whole",),
+    ),
 )

@@ -635,6 +635,28 @@ def test_a_ledger_deleted_meanwhile_reports_what_the_bookies_said() -> None:
         read(client, whole(ledger(1)), options())
 
 
+def test_what_is_larger_than_its_metadata_say_is_not_in_memory_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read ahead as a small slice; then it waits for its turn."""
+    monkeypatch.setitem(globals(), "ENTRY_SIZE", 1 << 20)
+    asked = list[tuple[int, int]]()
+
+    class Counting(FakeClient):
+        def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
+            asked.append((record.ledger_id.low, entry_id))
+            return super().error_at(record, entry_id)
+
+    client = Counting(*(ledger(number, 40) for number in range(1, 4)))
+    slices = [whole(ledger(number, 40))._replace(size=0) for number in range(1, 4)]
+    found = [
+        (ledger_id.low, entry.entry_id)
+        for ledger_id, entries in task_entries(cast(BookKeeper, client), slices, options(), Losses())
+        for entry in entries
+    ]
+    assert found == [(number, entry_id) for number in range(1, 4) for entry_id in range(40)]
+    assert len(asked) == len(found) + 3 * 8, "of each 5 MiB were read ahead, in batches of 4 entries"
+    assert client.open_handles == 0
+
+
 class Meeting(FakeClient):
     """Reads wait for others: one at a time they would wait in vain."""
 
