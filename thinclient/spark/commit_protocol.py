@@ -17,7 +17,9 @@ not be dead either: it may have been suspended at any step, and resume.
 2. Each except the lead is *claimed*: a compare-and-set adds `bookgate.sink.claimed`, with the id of the lead. If one of
    them is gone, another driver has taken the write over.
 3. All ledgers of the query are looked up. If they contain a marked one of this write, another driver has committed it:
-   the driver deletes its own ledgers, sets the marks (step 5) that are missing, and is done. Otherwise it deletes every
+   the driver deletes its own ledgers, sets the marks (step 5) that are missing, and is done. If a later write of the
+   query is committed, the commit fails: the query's checkpoint is an older copy, so the rows of this write need not be
+   those that are committed under its number. Otherwise it deletes every
    uncommitted ledger of this write and of earlier ones, each only at the version at which it was seen uncommitted, in
    ascending order of id: a claimed ledger is deleted after the lead for which it is claimed.
 4. **The commit point**: one compare-and-set adds `bookgate.sink.committed` to the lead, with the ids of all the ledgers
@@ -363,12 +365,14 @@ class Verdict:
     `committed_by`: a ledger that shows that the write is committed already. `unmarked`: committed ledgers whose mark is
     missing, with the id of their lead. `left_over`: to be deleted in this order, up to the first that can't be deleted.
     `disputed_by`: a ledger of another owner that says that the write is committed, and none of the own owner does.
+    `overtaken_by`: a committed ledger of the own owner, and of a later write of the query.
     """
 
     committed_by: LedgerRecord | None
     unmarked: tuple[tuple[LedgerRecord, int], ...]
     left_over: tuple[LedgerRecord, ...]
     disputed_by: LedgerRecord | None = None
+    overtaken_by: LedgerRecord | None = None
 
 
 def leads_not_shown(records: Iterable[LedgerRecord]) -> list[int]:
@@ -379,10 +383,10 @@ def leads_not_shown(records: Iterable[LedgerRecord]) -> list[int]:
 
 
 def judge(
-    records: Iterable[LedgerRecord], write: Write, own: Iterable[int] = (), owner: bytes | None = None
+    records: Sequence[LedgerRecord], write: Write, own: Iterable[int] = (), owner: bytes | None = None
 ) -> Verdict:
     """The verdict for `write`. `records` may be of any ledgers; those of `write` and of the query's earlier writes
-    count.
+    count, and with an owner its later ones.
 
     `own` are the ids of the caller's own ledgers, and `owner` is theirs: they may be deleted by now. Without an owner
     the mark of any counts. A lead that a claim names must be among the records unless it was deleted
@@ -409,7 +413,18 @@ def judge(
             left_over.append(record)
     disputed_by = disputed_by if committed_by is None else None
     # In ascending order: a lead has the lowest id of those that are claimed for it.
-    return Verdict(committed_by, tuple(unmarked), tuple(left_over), disputed_by)
+    return Verdict(committed_by, tuple(unmarked), tuple(left_over), disputed_by, _overtaken_by(records, write, owner))
+
+
+def _overtaken_by(records: Iterable[LedgerRecord], write: Write, owner: bytes | None) -> LedgerRecord | None:
+    """A ledger of the owner that shows that a later write of the query is committed."""
+    for record in records:
+        state = sink_state(record)
+        if state is None or not state.marked or state.owner != owner:
+            continue
+        if state.write.query == write.query and state.write.batch > write.batch:
+            return record
+    return None
 
 
 def goes_after(record: LedgerRecord, kept: Container[int]) -> bool:

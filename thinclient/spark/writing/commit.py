@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bookgate.ledger.errors import (
     BKException,
+    IllegalOpException,
     MetadataVersionException,
     NoSuchLedgerExistsOnMetadataServerException,
     UnauthorizedAccessException,
@@ -120,6 +121,7 @@ class Committer:
         Raises:
             WriteException: A ledger is not as its task left it.
             LostCommitException: Another driver took the write over.
+            IllegalOpException: A later write of the query is committed.
             UnauthorizedAccessException: The policy hides ledgers of the scope from this client.
             BKException: The client's error; it leaves open whether the write was committed.
         """
@@ -134,6 +136,11 @@ class Committer:
         records = self._claimed(write, records)
         look, verdict = self._clean(write, own, owner_of(records[0]))
         self._mark(verdict.unmarked)
+        if (later := verdict.overtaken_by) is not None and (state := sink_state(later)) is not None:
+            raise IllegalOpException(
+                f"ledger {later.ledger_id} says that {state.write} is committed, and {write} is to be: the query's "
+                "checkpoint is an older copy, or another driver has taken the query over. Give it a new checkpoint"
+            )
         if verdict.disputed_by is not None:
             raise WriteException(
                 f"ledger {verdict.disputed_by.ledger_id} of another owner says that {write} is committed. If it is, "

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from bookgate.ledger.errors import (
     BKException,
+    IllegalOpException,
     MetadataVersionException,
     MetaStoreException,
     NoSuchLedgerExistsOnMetadataServerException,
@@ -369,6 +370,34 @@ def test_a_write_found_committed_is_not_written_twice() -> None:
     committer(store, "another run").commit(WRITE, [store.write_ledger(WRITE, 3)])
     assert store.visible() == {WRITE: numbers(first)}
     assert set(store.records) == numbers(first)
+
+
+def test_a_query_whose_checkpoint_is_an_older_copy_is_refused_and_loses_no_rows() -> None:
+    """Its batch has the number of one that is committed, and other rows: those that have come since."""
+    store, later = Store(), Write(QUERY, WRITE.batch + 1)
+    first, second = store.write_ledger(WRITE, 3), store.write_ledger(later, 2)
+    committer(store).commit(WRITE, [first])
+    committer(store).commit(later, [second])
+    older = committer(store, "another run")
+    for write in (WRITE, Write(QUERY, WRITE.batch - 1)):
+        more = store.write_ledger(write, 9)
+        with pytest.raises(IllegalOpException, match=r"batch 4 of query .* is committed, .* is an older copy"):
+            older.commit(write, [more])
+        assert more.ledger_id.low in store.records, "the rows were taken for written"
+        older.abort(write)
+        assert more.ledger_id.low not in store.records
+    assert store.visible() == {WRITE: numbers([first]), later: numbers([second])}
+
+
+def test_a_later_batch_of_another_owner_says_nothing_of_a_checkpoint() -> None:
+    """Whoever may create ledgers could stop the query with one."""
+    store, forged = Store(), ledger(7, WRITE.batch + 1, mark=[7])
+    mine = store.write_ledger(WRITE, 3)
+    number = mine.ledger_id.low
+    store.records[number] = owned(store.records[number], b"me")
+    store.records[7] = owned(forged, b"other")
+    committer(store).commit(WRITE, [mine])
+    assert store.visible()[WRITE] == {number}
 
 
 def test_what_the_commit_of_another_owner_names_is_not_left_over() -> None:
