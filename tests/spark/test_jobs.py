@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bookgate import LedgerOptions
 from bookgate.bookie.standalone.cluster import StandaloneCluster
+from bookgate.ledger.errors import NoSuchLedgerExistsOnMetadataServerException
 from bookgate.ledger.metadata import DigestType, LedgerMetadata
 from bookgate.thinclient.blocking.client import BookKeeper
 from bookgate.thinclient.spark.commands.results import Format, store_result
@@ -23,7 +24,7 @@ from bookgate.thinclient.spark.jobs.export import ExportException, export, manif
 from bookgate.thinclient.spark.jobs.orphans import NOT_CHECKED, NOT_HELD, UNKNOWN_TO_METADATA, orphans
 from bookgate.thinclient.spark.jobs.output_directory import OutputException
 from bookgate.thinclient.spark.jobs.usage import usage
-from bookgate.thinclient.spark.options.read_options import OptionError
+from bookgate.thinclient.spark.options.read_options import OptionError, Options
 from tests.integration.bookie.entry_client import EntryClient, add
 from tests.spark.conftest import KEY, PASSWORD
 from tests.spark.planted import BOOKIES, Copy, plant, sound
@@ -180,6 +181,49 @@ def test_an_export_is_restarted_where_it_was_left(
     assert rows_of(spark, output, exported[2]) == [b"second"]
     export(spark, options, str(output), on_group=lambda done, total: groups.append((done, total)))
     assert groups == [(1, 1)], "everything was there"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["before its group", "while its group is read", "named"])
+def test_a_ledger_that_is_deleted_during_an_export_does_not_end_it(
+    spark: SparkSession,
+    cluster: StandaloneCluster,
+    client: BookKeeper,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
+) -> None:
+    """Unless the option ledgerIds names it: an export takes hours, and ledgers may end by their age meanwhile."""
+    kept, deleted, also_kept = (write(client, [b"line"], deleted=when.encode()) for _ in range(3))
+    options = {"gateways": cluster.gateway_uri, "password": PASSWORD.decode(), "customMetadata.deleted": when}
+    if when == "named":
+        del options["customMetadata.deleted"]
+        options["ledgerIds"] = f"{kept},{deleted},{also_kept}"
+
+    def delete(*_progress: int) -> None:
+        with suppress(NoSuchLedgerExistsOnMetadataServerException):
+            client.delete_ledger(deleted)
+
+    if when == "while its group is read":
+        existing = exporting._existing
+        seen: list[int] = []
+
+        def deleted_after_the_look(options: Options, group: Sequence[exporting._Ledger]) -> list[exporting._Ledger]:
+            found = existing(options, group)
+            seen.append(len(found))
+            delete()
+            return found
+
+        monkeypatch.setattr(exporting, "_existing", deleted_after_the_look)
+        lines = export(spark, options, str(tmp_path)).collect()
+        assert seen == [3, 2, 2], "looked at before the group, after it failed, and before it was repeated"
+    elif when == "named":
+        with pytest.raises(PySparkException, match=f"do not exist: {deleted}"):
+            export(spark, options, str(tmp_path), group_ledgers=1, on_group=delete)
+        lines = export(spark, {**options, "ledgerIds": f"{kept},{also_kept}"}, str(tmp_path)).collect()
+    else:
+        lines = export(spark, options, str(tmp_path), group_ledgers=1, on_group=delete).collect()
+    assert {line.ledger_id: line.complete for line in lines} == {kept: True, also_kept: True}
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ again. A closed ledger with a line is not exported again. An open one may have g
 So is one whose lost entries were skipped (`failOnDataLoss=false`): its line says how many, and that it is not complete;
 each further run tries again. If nothing at all is left of a ledger the files of an earlier run stay. Ledgers that a
 sink has not committed are left to a later run, unless `includeUncommitted` is set, and unbounded ledgers until they are
-closed.
+closed. A ledger that is deleted before it is exported is left out, unless option `ledgerIds` names it.
 
 A line also identifies the ledger: the cluster's instance id, the ledger's creation time, its length and its last entry.
 An id alone may belong to another ledger, in another cluster, or in this one after its metadata were formatted or
@@ -40,6 +40,7 @@ from bookgate.thinclient.spark.options.read_options import (
     without_selection,
 )
 from bookgate.thinclient.spark.reading.entries import read_records
+from bookgate.thinclient.spark.session import job_errors
 from bookgate.thinclient.spark.worker_client import clients
 
 MANIFEST = "_manifest"
@@ -150,7 +151,7 @@ def export(
     pending = _pending(spark, options, output)
     done = 0
     for group in _groups(pending, group_ledgers, group_bytes):
-        _export_group(spark, options, output, group, instance_id)
+        _export_existing(spark, options, output, group, instance_id)
         done += len(group)
         on_group(done, len(pending))
     return manifest(spark, output)
@@ -277,6 +278,36 @@ def _groups(ledgers: Sequence[_Ledger], most: int, most_bytes: int) -> Iterator[
             group, size = [], 0
     if group:
         yield group
+
+
+def _export_existing(
+    spark: SparkSession, options: Mapping[str, str], output: str, group: Sequence[_Ledger], instance_id: str
+) -> None:
+    """Exports the ledgers of a group that are not deleted by then. If that fails, and some of them are gone, it is
+    repeated without these. Those that option `ledgerIds` names have to exist.
+    """
+    parsed = parse_options(options)
+    if parsed.ledger_ids is not None:
+        _export_group(spark, options, output, group, instance_id)
+        return
+    while left := _existing(parsed, group):
+        try:
+            _export_group(spark, options, output, left, instance_id)
+            return
+        except job_errors():
+            group = _existing(parsed, left)
+            if len(group) == len(left):
+                raise
+
+
+def _existing(options: Options, group: Sequence[_Ledger]) -> list[_Ledger]:
+    """Those of these ledgers that exist."""
+    gone = set[int]()
+    with clients.use(options.gateways, options.client_settings, catches_up=True) as client:
+        for start in range(0, len(group), _READ_AT_ONCE):
+            ids = [ledger.ledger_id for ledger in group[start : start + _READ_AT_ONCE]]
+            gone.update(read_records(client, options.scope_id, ids)[1])
+    return [ledger for ledger in group if ledger.ledger_id not in gone]
 
 
 def _export_group(

@@ -549,8 +549,8 @@ MUTATIONS = (
         (),
         "the export leaves out a write that was committed before, and reports success",
         "thinclient/spark/jobs/export.py",
-        "options.client_settings, catches_up=True)",
-        "options.client_settings)",
+        "        with clients.use(options.gateways, options.client_settings, catches_up=True)",
+        "        with clients.use(options.gateways, options.client_settings)",
         tests=(_EXPORT,),
     ),
     Mutation(
@@ -1052,5 +1052,15 @@ MUTATIONS = (
         "not state.marked or state.owner != owner:\n            continue\n",
         "not state.marked or owner is None:\n            continue\n",
         tests=(f"{_SINK}::test_a_later_batch_of_another_owner_says_nothing_of_a_checkpoint",),
+    ),
+    Mutation(
+        "export-ends-at-a-deleted-ledger",
+        "spark",
+        (),
+        "an export ends with an error where a ledger is deleted that was listed at its start",
+        "thinclient/spark/jobs/export.py",
+        "    return [ledger for ledger in group if ledger.ledger_id not in gone]\n",
+        "    return list(group)\n",
+        tests=("tests/spark/test_jobs.py::test_a_ledger_that_is_deleted_during_an_export_does_not_end_it",),
     ),
 )
