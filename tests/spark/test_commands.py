@@ -159,6 +159,31 @@ def test_an_age_that_can_not_be_read_is_refused(cluster: StandaloneCluster) -> N
     assert "--older-than soon: write it as a number and s, m, h or d" in json.loads(said)["error"]
 
 
+@pytest.mark.long
+def test_a_command_runs_under_spark_submit(cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path) -> None:
+    """Its JVM has started the command, and is not the command's to stop; results are printed after the session."""
+    with client.create_ledger(custom_metadata={"app": b"submitted"}):
+        pass
+    arguments = ["spark", "usage", "-g", cluster.gateway_uri, "--option", "customMetadata.app=submitted", "--json"]
+    (tmp_path / "command.py").write_text(
+        "import runpy\nimport sys\n\n"
+        f"sys.argv = {['bookgate', *arguments]!r}\n"
+        "runpy.run_module('bookgate', run_name='__main__')\n"
+    )
+    submit = [str(Path(SPARK_HOME["SPARK_HOME"]) / "bin" / "spark-submit"), "--master", HERE, *_CONF]
+    ended = subprocess.run(
+        [*submit, str(tmp_path / "command.py")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment()},
+        timeout=600,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    found = {(row["dimension"], row["value"]): row["ledgers"] for row in json.loads(ended.stdout)["usage"]}
+    assert found["custom metadata", "app"] == 1
+
+
 @full_only
 def test_executors_take_their_environment_from_an_archive(
     cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path

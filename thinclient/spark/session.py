@@ -70,7 +70,7 @@ def _java() -> str | None:
 def spark_session(
     app_name: str, master: str | None, log: Path | None, settings: Mapping[str, str]
 ) -> Iterator[SparkSession]:
-    """A session, stopped with its JVM at the end.
+    """A session, stopped at the end with its JVM, unless that is spark-submit's.
 
     Args:
         app_name: Name of the application.
@@ -146,12 +146,14 @@ def _standard_error_in(log: Path | None) -> Iterator[None]:
 
 
 def _stop(session: SparkSession) -> None:
-    """Stops the session and the JVM that PySpark started for it, which would live as long as this process."""
+    """Stops the session and the JVM that PySpark started for it, which would live as long as this process. That of
+    spark-submit, which has started this process, is not ours.
+    """
     from pyspark import SparkContext
 
     session.stop()
     gateway: Any = SparkContext._gateway
-    if gateway is None:
+    if gateway is None or gateway.proc is None:
         return
     process = gateway.proc
     gateway.shutdown()

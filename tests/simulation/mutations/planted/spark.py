@@ -1063,4 +1063,14 @@ MUTATIONS = (
         "    return list(group)\n",
         tests=("tests/spark/test_jobs.py::test_a_ledger_that_is_deleted_during_an_export_does_not_end_it",),
     ),
+    Mutation(
+        "command-stops-the-jvm-of-spark-submit",
+        "spark",
+        (),
+        "a command that spark-submit has started ends with a traceback before it prints its result",
+        "thinclient/spark/session.py",
+        "    if gateway is None or gateway.proc is None:\n",
+        "    if gateway is None:\n",
+        tests=("tests/spark/test_commands.py::test_a_command_runs_under_spark_submit",),
+    ),
 )
