@@ -160,6 +160,15 @@ def test_an_age_that_can_not_be_read_is_refused(cluster: StandaloneCluster) -> N
 
 
 @pytest.mark.long
+def test_a_spark_that_does_not_start_is_one_line(cluster: StandaloneCluster) -> None:
+    """The JVM runs by then, and refuses."""
+    code, told, said = command("usage", "-g", cluster.gateway_uri, *_CONF, "--master", "local[x]")
+    assert (code, told, "Traceback" in said) == (1, None, False)
+    last = json.loads(said.strip().splitlines()[-1])
+    assert last["error"] == "Spark did not start: Could not parse Master URL: 'local[x]'"
+
+
+@pytest.mark.long
 def test_a_command_runs_under_spark_submit(cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path) -> None:
     """Its JVM has started the command, and is not the command's to stop; results are printed after the session."""
     with client.create_ledger(custom_metadata={"app": b"submitted"}):

@@ -81,7 +81,6 @@ def spark_session(
     Raises:
         SparkUnavailable: PySpark or a suitable Java is missing, or the session can't be started.
     """
-    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     _prepare_workers(master)
@@ -93,14 +92,17 @@ def spark_session(
     try:
         with _standard_error_in(log), _own_interrupt_handler():
             session: SparkSession = builder.getOrCreate()
-    except PySparkException as error:
-        seen = f"; its log is {log}" if log else ""
-        raise SparkUnavailable(f"Spark did not start: {error}{seen}") from error
+    except job_errors() as error:
+        # The text of an error of the JVM comes from there.
+        why, seen = reason(error), f"; its log is {log}" if log else ""
+        _stop_jvm()
+        raise SparkUnavailable(f"Spark did not start: {why}{seen}") from None
     try:
         session.sparkContext.setLogLevel("ERROR")
         yield session
     finally:
-        _stop(session)
+        session.stop()
+        _stop_jvm()
 
 
 @contextmanager
@@ -145,13 +147,12 @@ def _standard_error_in(log: Path | None) -> Iterator[None]:
         os.close(kept)
 
 
-def _stop(session: SparkSession) -> None:
-    """Stops the session and the JVM that PySpark started for it, which would live as long as this process. That of
-    spark-submit, which has started this process, is not ours.
+def _stop_jvm() -> None:
+    """Stops the JVM that PySpark started for a session, which would live as long as this process. That of spark-submit,
+    which has started this process, is not ours.
     """
     from pyspark import SparkContext
 
-    session.stop()
     gateway: Any = SparkContext._gateway
     if gateway is None or gateway.proc is None:
         return

@@ -1073,4 +1073,14 @@ MUTATIONS = (
         "    if gateway is None:\n",
         tests=("tests/spark/test_commands.py::test_a_command_runs_under_spark_submit",),
     ),
+    Mutation(
+        "spark-that-does-not-start-is-a-traceback",
+        "spark",
+        (),
+        "a wrong --master ends a command with tracebacks of Python and Java",
+        "thinclient/spark/session.py",
+        "    except job_errors() as error:\n        # The text",
+        "    except job_errors()[:1] as error:\n        # The text",
+        tests=("tests/spark/test_commands.py::test_a_spark_that_does_not_start_is_one_line",),
+    ),
 )
