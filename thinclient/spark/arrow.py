@@ -290,8 +290,10 @@ def payload_array(parts: Sequence[bytes], sizes: array[int], kind: pa.DataType) 
     return text
 
 
-_TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
-"""The years 1 to 9999, which is what Spark's timestamps can hold; the writer of a ledger may have set any time."""
+_TIMES_MS = range(-62_104_060_800_000, 253_370_764_800_000)
+"""The years 2 to 9998: Spark's timestamps hold a year more at each end, which Python does not show in each time zone.
+The writer of a ledger may have set any time.
+"""
 
 
 def creation_us(created_ms: int | None) -> int | None:

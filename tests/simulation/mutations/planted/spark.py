@@ -1083,4 +1083,14 @@ MUTATIONS = (
         "    except job_errors()[:1] as error:\n        # The text",
         tests=("tests/spark/test_commands.py::test_a_spark_that_does_not_start_is_one_line",),
     ),
+    Mutation(
+        "creation-times-that-can-not-be-collected",
+        "spark",
+        (),
+        "a ledger with a creation time in the year 1 ends each query whose rows Python collects",
+        "thinclient/spark/arrow.py",
+        "_TIMES_MS = range(-62_104_060_800_000, 253_370_764_800_000)\n",
+        "_TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)\n",
+        tests=(f"{_ARROW}::test_every_creation_time_can_be_collected_in_every_time_zone",),
+    ),
 )

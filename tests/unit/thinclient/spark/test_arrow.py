@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import TimestampType
 
 from bookgate.ledger.bookie_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bookgate.ledger.entry import Entry
@@ -23,6 +26,7 @@ from bookgate.thinclient.spark.arrow import (
     MAX_BATCH_BYTES,
     EntryBatches,
     bookies_batch,
+    creation_us,
     entries_schema,
     ledgers_batch,
 )
@@ -186,13 +190,29 @@ def test_a_ledger_of_the_oldest_format_has_no_digest_type() -> None:
 
 
 @pytest.mark.parametrize(
-    "created_ms", [2**63 - 1, 2**63 // 1000 + 1, 253_402_300_800_000, -(2**63), -62_135_596_800_001]
+    "created_ms", [2**63 - 1, 2**63 // 1000 + 1, 253_370_764_800_000, -(2**63), -62_104_060_800_001]
 )
 def test_a_creation_time_that_no_calendar_has_is_not_known(created_ms: int) -> None:
-    times = [253_402_300_799_999, created_ms, -62_135_596_800_000, 0]
+    times = [253_370_764_799_999, created_ms, -62_104_060_800_000, 0]
     metadata = [LedgerMetadata.new(["a:1"], 1, 1, ctime_ms=each) for each in times]
     rows = ledgers_batch([LedgerRecord(LEDGER, each, 0) for each in metadata]).to_pylist()
-    assert [row["creation_time"] and row["creation_time"].year for row in rows] == [9999, None, 1, 1970]
+    assert [row["creation_time"] and row["creation_time"].year for row in rows] == [9998, None, 2, 1970]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Etc/GMT+12"])
+def test_every_creation_time_can_be_collected_in_every_time_zone(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python makes a local time of it: one that whoever wrote the ledger has made up must not end a query."""
+    monkeypatch.setenv("TZ", zone)
+    try:
+        time.tzset()
+        for year in (1, 2, 9998, 9999):
+            for moment in (datetime(year, 1, 1, tzinfo=UTC), datetime(year, 12, 31, 23, 59, 59, tzinfo=UTC)):
+                known = creation_us((moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1))
+                assert (known is not None) == (year in (2, 9998))
+                assert known is None or TimestampType().fromInternal(known)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_bookie_rows() -> None:
