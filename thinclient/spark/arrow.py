@@ -301,6 +301,11 @@ def creation_us(created_ms: int | None) -> int | None:
     return created_ms * 1000 if created_ms is not None and created_ms in _TIMES_MS else None
 
 
+def nearest_us(time_ms: int) -> int:
+    """A time in microseconds; of one outside that range the nearest in it."""
+    return min(max(time_ms, _TIMES_MS[0]), _TIMES_MS[-1]) * 1000
+
+
 def ledgers_batch(records: Sequence[LedgerRecord]) -> pa.RecordBatch:
     """A batch of LEDGERS_SCHEMA with one row per ledger."""
     return pa.RecordBatch.from_pylist([_ledger_row(record) for record in records], schema=LEDGERS_SCHEMA)

@@ -25,7 +25,7 @@ from bookgate.ledger.errors import IllegalOpException, ReadException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.payload_codec import RecordPosition
 from bookgate.ledger.stream_entry import StreamRecord, records_of_entry
-from bookgate.thinclient.spark.arrow import payload_array
+from bookgate.thinclient.spark.arrow import nearest_us, payload_array
 from bookgate.thinclient.spark.offsets import Backlog, OffsetError, lag
 from bookgate.thinclient.spark.options.read_options import OptionError, PayloadAs
 from bookgate.thinclient.spark.plain_errors import plain_errors
@@ -146,7 +146,7 @@ def _column(records: Sequence[StreamRecord], part: int, field: pa.Field, include
         case "record":
             return pa.array([each.number for each in records], field.type)
         case "append_time":
-            return pa.array([each.append_time_ms * 1000 for each in records], pa.int64()).cast(field.type)
+            return pa.array([nearest_us(each.append_time_ms) for each in records], pa.int64()).cast(field.type)
         case "payload" if not include_payload:
             return pa.nulls(len(records), field.type)
         case "payload":

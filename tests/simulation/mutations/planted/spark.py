@@ -1093,4 +1093,14 @@ MUTATIONS = (
         "_TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)\n",
         tests=(f"{_ARROW}::test_every_creation_time_can_be_collected_in_every_time_zone",),
     ),
+    Mutation(
+        "record-of-any-time-ends-reads",
+        "spark",
+        (),
+        "a record whose writer says a time that no calendar has ends each read of its stream",
+        "thinclient/spark/records/record_reads.py",
+        "[nearest_us(each.append_time_ms) for each in records]",
+        "[nearest_us(0) + each.append_time_ms * 1000 for each in records]",
+        tests=(f"{_RECORDS}::test_a_record_of_any_time_is_read",),
+    ),
 )

@@ -16,10 +16,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from bookgate.ledger.errors import IllegalOpException
 from bookgate.ledger.ledger_id import LedgerId
 from bookgate.ledger.payload_codec import RecordPosition
+from bookgate.ledger.stream_entry import StreamRecord
 from bookgate.thinclient.spark.offsets import NOTHING, OffsetError, StreamOffset
 from bookgate.thinclient.spark.records import record_reads
 from bookgate.thinclient.spark.records.record_options import parse_record_options
-from bookgate.thinclient.spark.records.record_reads import RecordsReader, RecordsStreamReader
+from bookgate.thinclient.spark.records.record_reads import RECORDS_SCHEMA, RecordsReader, RecordsStreamReader
 from bookgate.thinclient.spark.worker_metrics import DIRECTORY_VARIABLE
 from bookgate.thinclient.streams.places import From, Start
 
@@ -103,3 +104,11 @@ def test_tasks_that_read_records_are_counted(monkeypatch: pytest.MonkeyPatch, tm
         assert list(each.read(InputPartition(None))) == []
     (file,) = tmp_path.iterdir()
     assert 'bookgate_spark_tasks_total{table="records",outcome="ok"' in file.read_text()
+
+
+def test_a_record_of_any_time_is_read() -> None:
+    """Its writer may have said any, which stands in all records from then on."""
+    records = [StreamRecord(3, 0, b"x", time_ms) for time_ms in (-(2**63), 0, 1, 253_402_300_800_000, 2**63 - 1)]
+    batch = record_reads._batch(records, 0, RECORDS_SCHEMA, True)
+    assert [row["append_time"].year for row in batch.to_pylist()] == [2, 1970, 1970, 9998, 9998]
+    assert batch.column("append_time").to_pylist() == sorted(batch.column("append_time").to_pylist())
