@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ from bookgate.thinclient.spark.reading.planning import Slice, TemplateTable, ope
 from bookgate.thinclient.spark.worker_client import catch_up
 
 if TYPE_CHECKING:
-    from bookgate.thinclient.blocking.client import BookKeeper
+    from bookgate.thinclient.blocking.client import BookKeeper, ReadHandle
 
 _log = logging.getLogger(__name__)
 
@@ -170,23 +170,38 @@ def slice_entries(
                 failures = failures + 1 if progress.next == failed_at else 1
                 failed_at = progress.next
                 if isinstance(error, _FINAL) or failures > options.num_retries:
-                    raise _told(error, piece, progress.next) from error
+                    raise _told(error, piece, progress.first_open) from error
                 _log.warning("entries from %d of ledger %s: %s; tried again", failed_at, piece.ledger_id, error)
                 pause(FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
-        piece = fresh or piece
+        if fresh is not None:
+            piece = fresh
+            progress.go_back()
 
 
 @dataclass(slots=True)
 class _Progress:
-    """The next entry that was neither returned nor skipped."""
+    """How far a slice is read. Entries that no bookie has are not lost before it is asked for newer metadata."""
 
     next: int
+    """The entry to read next."""
+    missing: tuple[int, BKException] | None = None
+    """The first of the entries before `next` that no bookie has and of which no gateway was asked, and why it is not
+    there.
+    """
 
-    def follow(self, batches: Iterable[Sequence[Entry]]) -> Iterator[Sequence[Entry]]:
-        for batch in batches:
-            # Ids have a gap where an unbounded ledger was taken over.
-            self.next = batch[-1].entry_id + 1
-            yield batch
+    @property
+    def first_open(self) -> int:
+        """The first entry that was neither returned nor skipped."""
+        return self.next if self.missing is None else self.missing[0]
+
+    def miss(self, last: int, error: BKException) -> None:
+        """No bookie has the next entries, up to `last`."""
+        self.missing = self.missing or (self.next, error)
+        self.next = last + 1
+
+    def go_back(self) -> None:
+        """What is missing is to be read again."""
+        self.next, self.missing = self.first_open, None
 
 
 def _told(error: BKException, piece: Slice, first: int) -> BKException:
@@ -226,37 +241,71 @@ def _newer(client: BookKeeper, piece: Slice, options: Options) -> Slice | None:
 def _read(
     client: BookKeeper, piece: Slice, progress: _Progress, options: Options, losses: Losses
 ) -> Generator[Sequence[Entry], None, Slice | None]:
-    """Yields the next entries; returns the slice with newer metadata if the rest must be read with these.
+    """Yields the next entries; returns the slice with newer metadata if the rest must be read with these."""
+    try:
+        with client.open_record(piece.record, password=options.password_of(piece.record)) as handle:
+            return (yield from _rest(client, handle, piece, progress, options, losses))
+    except NoSuchLedgerExistsOnMetadataServerException as error:
+        if options.fail_on_data_loss:
+            raise
+        losses.skip(piece, progress.first_open, piece.last_entry_id, error)
+        return None
+
+
+def _rest(
+    client: BookKeeper, handle: ReadHandle, piece: Slice, progress: _Progress, options: Options, losses: Losses
+) -> Generator[Sequence[Entry], None, Slice | None]:
+    """As `_read`. Raises NoSuchLedgerExistsOnMetadataServerException if entries are missing and the ledger is gone.
 
     To skip losses, a range that fails is halved until the lost entry is isolated. A bookie's response is the same for a
     lost entry and for one that it no longer has to hold. So nothing is skipped before the gateway has confirmed that
-    there are no newer metadata, or no ledger.
+    there are no newer metadata: once for entries that follow each other, however many they are.
     """
-    with client.open_record(piece.record, password=options.password_of(piece.record)) as handle:
-        ranges = [(progress.next, piece.last_entry_id)]
-        has_asked = False
-        while ranges:
-            start, last = ranges.pop()
-            try:
-                yield from progress.follow(handle.read_columns(start, last))
-                progress.next = last + 1
-            except _LOST as error:
-                if options.fail_on_data_loss:
-                    raise
-                start = progress.next
-                if start == last or not has_asked:
-                    has_asked = True
-                    try:
-                        fresh = _newer(client, piece, options)
-                    except NoSuchLedgerExistsOnMetadataServerException:
-                        losses.skip(piece, start, piece.last_entry_id, error)
-                        return None
-                    if fresh is not None:
-                        return fresh
-                if start < last:
-                    middle = (start + last) // 2
-                    ranges += [(middle + 1, last), (start, middle)]
-                else:
-                    losses.skip(piece, start, last, error)
-                    progress.next = last + 1
-    return None
+    ranges = [(progress.next, piece.last_entry_id)]
+    has_asked = False
+    while ranges:
+        start, last = ranges.pop()
+        if start > last:
+            continue
+        try:
+            for batch in handle.read_columns(start, last):
+                if (fresh := _settled(client, piece, progress, options, losses)) is not None:
+                    return fresh
+                # Ids have a gap where an unbounded ledger was taken over.
+                progress.next = batch[-1].entry_id + 1
+                yield batch
+            if (fresh := _settled(client, piece, progress, options, losses)) is not None:
+                return fresh
+            progress.next = last + 1
+        except _LOST as error:
+            if options.fail_on_data_loss:
+                raise
+            if not has_asked:
+                has_asked = True
+                if (fresh := _newer(client, piece, options)) is not None:
+                    return fresh
+            start, end = progress.next, _end_of_loss(error, progress.next)
+            if start < last and end == start:
+                middle = (start + last) // 2
+                ranges += [(middle + 1, last), (start, middle)]
+            else:
+                progress.miss(min(end, last), error)
+                ranges.append((end + 1, last))
+    return _settled(client, piece, progress, options, losses)
+
+
+def _end_of_loss(error: BKException, first: int) -> int:
+    """The last entry that an error about the entry `first` says to be lost; `first` for a single one."""
+    return max(first, error.first_available - 1) if isinstance(error, LedgerTrimmedException) else first
+
+
+def _settled(client: BookKeeper, piece: Slice, progress: _Progress, options: Options, losses: Losses) -> Slice | None:
+    """Skips what no bookie has; nothing is skipped if there are newer metadata, which are returned."""
+    if progress.missing is None:
+        return None
+    fresh = _newer(client, piece, options)
+    if fresh is None:
+        first, error = progress.missing
+        losses.skip(piece, first, progress.next - 1, error)
+        progress.missing = None
+    return fresh

@@ -585,6 +585,52 @@ def test_every_entry_comes_once_and_every_loss_counts_once_whatever_fails_betwee
     assert losses.entries == len(lost)
 
 
+def test_of_entries_that_are_lost_together_a_gateway_is_asked_once_and_one_line_tells(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """However many they are; once more where the read begins to fail, which may be since the ledger has moved."""
+    client, losses = FakeClient(ledger(1, 1000)), Losses()
+    client.lost = {*range(100, 900), 950}
+    read(client, whole(ledger(1, 1000)), options(fail_on_data_loss=False), losses)
+    assert losses.entries == 801
+    assert (len(client.asked), client.catch_ups) == (3, 3)
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "skipped entries 100 to 899 of ledger 1",
+        "skipped entries 950 to 950 of ledger 1",
+    ]
+
+
+def test_a_failure_among_lost_entries_does_not_read_them_again() -> None:
+    """Else a long loss would never be passed where connections break now and then."""
+    asked = list[int]()
+
+    class Counting(Breaking):
+        def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
+            asked.append(entry_id)
+            return super().error_at(record, entry_id)
+
+    client, losses = Counting(ledger(1, 40)), Losses()
+    client.lost, client.breaks = set(range(5, 35)), frozenset(range(20, 30))
+    skipping = options(fail_on_data_loss=False, num_retries=1)
+    assert read(client, whole(ledger(1, 40)), skipping, losses) == [*range(5), *range(35, 40)]
+    assert losses.entries == 30
+    assert asked.count(5) < 10, "a range is halved that often"
+
+
+def test_trimmed_entries_are_skipped_at_once() -> None:
+    class Trimmed(FakeClient):
+        reads = 0
+
+        def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
+            self.reads += entry_id < 900
+            return LedgerTrimmedException(f"entry {entry_id} was deleted", 900) if entry_id < 900 else None
+
+    client, losses = Trimmed(ledger(1, 1000)), Losses()
+    found = read(client, whole(ledger(1, 1000)), options(fail_on_data_loss=False), losses)
+    assert found == list(range(900, 1000))
+    assert (losses.entries, client.reads) == (900, 1)
+
+
 def test_an_entry_that_was_trimmed_meanwhile_is_told_with_the_first_that_is_left() -> None:
     class Trimmed(FakeClient):
         def error_at(self, record: LedgerRecord, entry_id: int) -> BKException | None:
