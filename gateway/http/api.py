@@ -16,6 +16,7 @@ import json
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -295,9 +296,9 @@ def _response(row: Route, answer: Any) -> Response:
 
 def _query(model: type[Query], request: Request) -> Query:
     given = request.query_params
-    for name in given:
-        if len(given.getlist(name)) > 1:
-            raise HttpError(400, f"parameter {name} is given {len(given.getlist(name))} times; give it once")
+    for name, times in Counter(name for name, _ in given.multi_items()).items():
+        if times > 1:
+            raise HttpError(400, f"parameter {name} is given {times} times; give it once")
     try:
         return model.model_validate(dict(given))
     except ValidationError as error:

@@ -133,6 +133,16 @@ MUTATIONS = (
         tests=("tests/unit/gateway/http/test_refused_over_http.py",),
     ),
     Mutation(
+        "parameters-gone-through-for-each",
+        "gateway",
+        (),
+        "a request with as many parameters as it has room for holds up the event loop for many seconds",
+        "gateway/http/api.py",
+        "    for name, times in Counter(name for name, _ in given.multi_items()).items():\n",
+        "    for name in given:\n        times = len(given.getlist(name))\n",
+        tests=("tests/unit/gateway/http/test_http_admin.py",),
+    ),
+    Mutation(
         "columns-with-withheld-passwords",
         "gateway",
         (),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import string
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -194,6 +197,23 @@ async def test_every_answer_says_what_browsers_may_do_with_it() -> None:
             assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
             assert headers["Referrer-Policy"] == "no-referrer"
             assert headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.asyncio
+async def test_many_parameters_take_no_longer_than_they_are_many() -> None:
+    """Anybody may send as many as a request has room for, and each other request waits for the look at them."""
+
+    async def text(_call: Call[AnyQuery, NoBody]) -> str:
+        return "OK"
+
+    app = create_app([get("/text", "Text", text, query=AnyQuery, answer=None)], Access(None, loopback=True), {})
+    many = "&".join(map("".join, itertools.product(string.ascii_letters, repeat=3)))[:60_000]
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+        began = time.process_time()
+        assert (await http.get(f"/text?{many}")).status_code == 200
+        assert time.process_time() - began < 2.0
+        twice = await http.get(f"/text?{many}&aac=1")
+        assert (twice.status_code, twice.json()["error"]) == (400, "parameter aac is given 2 times; give it once")
 
 
 @pytest.mark.parametrize(
