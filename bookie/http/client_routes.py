@@ -20,7 +20,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from bookgate.bookie.http.callers_ledgers import CallersLedgers
-from bookgate.gateway.http.access import Need
+from bookgate.gateway.http.access import Need, path_of
 from bookgate.gateway.http.api import MAX_INT64, WHOLE, Call, NoBody, NoQuery, Route, get
 from bookgate.gateway.http.caller import Caller
 from bookgate.gateway.http.errors import HttpError
@@ -237,7 +237,7 @@ def client_routes(own: OwnClient, is_read_only: Callable[[], bool]) -> list[Rout
             if call.query.page is not None:
                 query["end_entry_id"] = last
                 del query["page"]
-            headers["Link"] = f'<{call.request.url.path}?{urlencode(query)}>; rel="next"'
+            headers["Link"] = f'<{path_of(call.request)}?{urlencode(query)}>; rel="next"'
         return JSONResponse(found, headers=headers)
 
     async def bookie_info(_call: Call[NoQuery, NoBody]) -> Any:

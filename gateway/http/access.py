@@ -282,7 +282,8 @@ class Access:
         """The refusal of what no policy allows, which is in the audit trail then."""
         if self._control is not None:
             host = request.headers.get("host", "")[:_HOST_CHARACTERS]
-            where = f"{request.url.path} at {host}" if problem is _UNKNOWN_NAME else request.url.path
+            path = path_of(request)
+            where = f"{path} at {host}" if problem is _UNKNOWN_NAME else path
             self._control.refused(principal, action or "-", where, problem, door=DOOR, peer=peer_of(request))
         return HttpError(status, problem, _CHALLENGE if status == 401 else None)
 
@@ -379,6 +380,14 @@ def _scope(request: Request, default: int) -> int:
 def peer_of(request: Request) -> str:
     """The address that a request came from."""
     return request.client.host if request.client is not None else "?"
+
+
+def path_of(request: Request) -> str:
+    """The path that is asked for. Of `request.url` earlier versions of Starlette take it from a header `Host` with a
+    path in it.
+    """
+    path: str = request.scope["path"]
+    return path
 
 
 def is_for_another_page(headers: Mapping[str, str]) -> bool:

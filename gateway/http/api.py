@@ -29,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as StarletteRoute
 
-from bookgate.gateway.http.access import Access, Asked, Need, peer_of
+from bookgate.gateway.http.access import Access, Asked, Need, path_of, peer_of
 from bookgate.gateway.http.caller import ANYBODY, Caller
 from bookgate.gateway.http.errors import HttpError, OverLimit
 from bookgate.ledger import errors
@@ -266,7 +266,7 @@ def _write_down(row: Route, request: Request, caller: Caller, status: int, secon
 
 def _named(request: Request) -> str:
     """What was asked for, for the log and the audit trail."""
-    path, query = request.url.path, request.query_params
+    path, query = path_of(request), request.query_params
     if (ledger := query.get("ledger_id")) is not None:
         return f"{path} ledger:{ledger[:_ID_CHARACTERS]}"
     names = [(kind, query.get(parameter)) for kind, parameter in (("stream", "name"), ("cursor", "cursor"))]
@@ -349,12 +349,12 @@ async def _http_refused(request: Request, error: HTTPException) -> Response:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         return error_response(
-            405, f"{request.url.path} does not take {request.method}; it takes {allowed}", error.headers
+            405, f"{path_of(request)} does not take {request.method}; it takes {allowed}", error.headers
         )
     if error.status_code == 404:
-        return error_response(404, f"there is nothing at {request.url.path}; /openapi.json lists what there is")
+        return error_response(404, f"there is nothing at {path_of(request)}; /openapi.json lists what there is")
     return error_response(error.status_code, error.detail, error.headers)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    return error_response(500, f"{request.method} {request.url.path} failed: {type(error).__name__}; the log says more")
+    return error_response(500, f"{request.method} {path_of(request)} failed: {type(error).__name__}; the log says more")

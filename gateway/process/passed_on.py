@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 
 from bookgate.gateway.console.auto_recovery import RECOVERY
 from bookgate.gateway.console.paths import CONSOLE
-from bookgate.gateway.http.access import PASSED_ON_HEADER, passed_on_header
+from bookgate.gateway.http.access import PASSED_ON_HEADER, passed_on_header, path_of
 from bookgate.gateway.http.caller import Caller
 from bookgate.gateway.http.connections import BoundedHttp
 from bookgate.gateway.http.errors import HttpError
@@ -76,7 +76,8 @@ class PassedOn:
             return False
 
     def _asked(self, connection: h11.Connection, request: Request, method: str, caller: Caller) -> bytes:
-        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        query: bytes = request.scope["query_string"]
+        target = path_of(request) + (f"?{query.decode()}" if query else "")
         headers = [
             ("Host", "localhost"),
             ("Authorization", self._authorization),

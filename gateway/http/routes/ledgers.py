@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from bookgate.gateway.http.access import path_of
 from bookgate.gateway.http.api import JSON, WHOLE, Boolean, Call, LedgerHalf, NoBody, Query, Route, change, get
 from bookgate.gateway.http.caller import Caller, ScopeListing, visible_ranges
 from bookgate.gateway.http.errors import HttpError
@@ -188,7 +189,7 @@ async def _page(
         following.pop("page", None)
         if not query.print_metadata:
             following["limit"] = limit
-        headers["Link"] = f'<{call.request.url.path}?{urlencode(following)}>; rel="next"'
+        headers["Link"] = f'<{path_of(call.request)}?{urlencode(following)}>; rel="next"'
     if not query.print_metadata:
         return JSONResponse(dict.fromkeys(map(str, ids)), headers=headers)
     return await streamed(_with_metadata(manager, call, listing, ids), JSON, headers)

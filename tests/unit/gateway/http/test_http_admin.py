@@ -16,7 +16,7 @@ from pydantic import BaseModel, SecretStr
 
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.http.access import Access, Need
-from bookgate.gateway.http.api import AnyQuery, Call, NoBody, create_app, get, status_of
+from bookgate.gateway.http.api import AnyQuery, Call, NoBody, change, create_app, get, status_of
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.host_names import is_known_name
 from bookgate.gateway.http.routes.process import masked
@@ -214,6 +214,24 @@ async def test_many_parameters_take_no_longer_than_they_are_many() -> None:
         assert time.process_time() - began < 2.0
         twice = await http.get(f"/text?{many}&aac=1")
         assert (twice.status_code, twice.json()["error"]) == (400, "parameter aac is given 2 times; give it once")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("host", ["127.0.0.1:80/other?x=", "127.0.0.1:80/other#"])
+async def test_the_log_has_the_path_of_the_request_whatever_host_it_names(
+    host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Earlier versions of Starlette take the path of `request.url` from such a host."""
+
+    async def delete(_call: Call[AnyQuery, NoBody]) -> Any:
+        return {}
+
+    rows = [change("DELETE", "/thing", "Deletes", delete, query=AnyQuery)]
+    app = create_app(rows, Access(None, loopback=True), {})
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+        with caplog.at_level("INFO"):
+            assert (await http.delete("/thing?ledger_id=7", headers={"Host": host})).status_code == 200
+    assert 'path="/thing ledger:7"' in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ async def other_process(answer: bytes, asked: list[bytes]) -> AsyncIterator[int]
         yield server.sockets[0].getsockname()[1]
 
 
-def request() -> Request:
+def request(host: str = "b:8080") -> Request:
     scope = {
         "type": "http",
         "method": "GET",
@@ -44,7 +44,7 @@ def request() -> Request:
         "server": ("b", 8080),
         "path": "/api/v1/ledger/list",
         "query_string": b"limit=3",
-        "headers": [(b"authorization", b"Bearer of-the-client")],
+        "headers": [(b"host", host.encode()), (b"authorization", b"Bearer of-the-client")],
     }
     return Request(scope)
 
@@ -66,6 +66,15 @@ async def test_path_query_and_secret_go_there_and_the_answer_comes_back() -> Non
     assert asked[0].startswith(b"GET /api/v1/ledger/list?limit=3 HTTP/1.1\r\n")
     assert b"Bearer secret" in asked[0]
     assert b"of-the-client" not in asked[0]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:80/other?x=", "127.0.0.1:80/other#"])
+async def test_the_path_that_was_checked_goes_there_whatever_host_the_request_names(host: str) -> None:
+    """Earlier versions of Starlette take the path of `request.url` from such a host."""
+    asked: list[bytes] = []
+    async with other_process(WHOLE, asked) as port:
+        await PassedOn("127.0.0.1", port, "secret", HandOver(), lambda: True).answer(request(host), ANYBODY)
+    assert asked[0].startswith(b"GET /api/v1/ledger/list?limit=3 HTTP/1.1\r\n")
 
 
 async def test_an_answer_that_breaks_off_is_not_taken_for_complete() -> None:
