@@ -228,10 +228,10 @@ class Access:
 
     def log_out(self, request: Request) -> None:
         """Ends the request's session. Raises HttpError without its CSRF token."""
-        session = self._session(request)
-        if session is not None:
+        session, name = self._session(request), _session_name(request)
+        if session is not None and name is not None:
             self._check_session(session, _LOG_OUT, request)
-            self._sessions.end(request.cookies[_cookie_of(request)])
+            self._sessions.end(name)
 
     def _check_host(self, bearer: str | None, action: str | None, request: Request) -> None:
         """Raises HttpError under a name that is not this server's, except with a token that counts: a page that had its
@@ -273,7 +273,7 @@ class Access:
     def _session(self, request: Request) -> Session | None:
         if not self.has_token:
             return None
-        name = request.cookies.get(_cookie_of(request))
+        name = _session_name(request)
         return None if name is None else self._sessions.find(name)
 
     def _refused(
@@ -367,6 +367,20 @@ def _cookie_of(request: Request) -> str:
     """Browsers keep cookies by host, whatever the port: servers side by side have a name each."""
     server = request.scope.get("server")
     return f"bookgate_session_{server[1] if server else 0}"
+
+
+def _session_name(request: Request) -> str | None:
+    """What the session's cookie says. Not by `request.cookies`: earlier versions of Python take many seconds to unquote
+    what others may say (CVE-2024-7592).
+    """
+    wanted = _cookie_of(request)
+    found: str | None = None
+    for header in request.headers.getlist("cookie"):
+        for cookie in header.split(";"):
+            name, _, value = cookie.partition("=")
+            if name.strip() == wanted:
+                found = value.strip()
+    return found
 
 
 def _scope(request: Request, default: int) -> int:

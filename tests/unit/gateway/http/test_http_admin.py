@@ -217,6 +217,22 @@ async def test_many_parameters_take_no_longer_than_they_are_many() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["other", "bookgate_session_80"])
+async def test_what_a_cookie_says_takes_no_time(name: str) -> None:
+    """Anybody may send one, and each other request waits meanwhile. Earlier versions of Python unquote it slowly."""
+
+    async def text(_call: Call[AnyQuery, NoBody]) -> str:
+        return "OK"
+
+    app = create_app([get("/text", "Text", text, answer=None)], Access("planted-letters", loopback=True), {})
+    headers = {"Cookie": f'{name}="{60_000 * chr(92)}"'}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+        began = time.process_time()
+        assert (await http.get("/text", headers=headers)).status_code == 200
+        assert time.process_time() - began < 2.0
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("host", ["127.0.0.1:80/other?x=", "127.0.0.1:80/other#"])
 async def test_the_log_has_the_path_of_the_request_whatever_host_it_names(
     host: str, caplog: pytest.LogCaptureFixture
