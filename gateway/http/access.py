@@ -42,6 +42,7 @@ PASSED_ON_HEADER = "bookgate-principal"
 CERTIFICATE_STATE = "certificate"
 """What the connection's state calls the client's certificate."""
 
+_FORWARDED = "x-forwarded-for"
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 _READING = ("GET", "HEAD", "OPTIONS")
 _LOG_IN, _LOG_OUT = "log-in", "log-out"
@@ -316,7 +317,7 @@ class Access:
                 peer=peer_of(request),
                 bearer=bearer,
                 certificate=names_of_certificate(certificate) if certificate else None,
-                loopback=request.client is not None and is_loopback(request.client.host),
+                loopback=_is_local(request),
             )
         except NotAuthenticatedException:
             raise HttpError(401, NotAuthenticatedException.PUBLIC, _CHALLENGE) from None
@@ -350,7 +351,7 @@ def set_cookie(response: Response, request: Request, name: str) -> None:
         name,
         max_age=int(LONGEST_SECONDS),
         path="/",
-        secure=request.url.scheme == "https",
+        secure=_is_secure(request),
         httponly=True,
         samesite="strict",
     )
@@ -358,9 +359,7 @@ def set_cookie(response: Response, request: Request, name: str) -> None:
 
 def drop_cookie(response: Response, request: Request) -> None:
     """Lets the browser forget it."""
-    response.delete_cookie(
-        _cookie_of(request), path="/", secure=request.url.scheme == "https", httponly=True, samesite="strict"
-    )
+    response.delete_cookie(_cookie_of(request), path="/", secure=_is_secure(request), httponly=True, samesite="strict")
 
 
 def _cookie_of(request: Request) -> str:
@@ -383,6 +382,16 @@ def _session_name(request: Request) -> str | None:
     return found
 
 
+def _is_secure(request: Request) -> bool:
+    """Whether the browser speaks TLS, if only with a proxy: who says so without it gets a cookie of no use."""
+    return "https" in (request.scope.get("scheme"), request.headers.get("x-forwarded-proto"))
+
+
+def _is_local(request: Request) -> bool:
+    """Whether it is of this machine, and not passed on from another by a proxy here."""
+    return request.client is not None and is_loopback(request.client.host) and _FORWARDED not in request.headers
+
+
 def _scope(request: Request, default: int) -> int:
     """The scope that a request names; what is no number is refused later."""
     try:
@@ -392,7 +401,7 @@ def _scope(request: Request, default: int) -> int:
 
 
 def peer_of(request: Request) -> str:
-    """The address that a request came from."""
+    """The address that a request came from, a proxy's where there is one: what a header says, anybody may say."""
     return request.client.host if request.client is not None else "?"
 
 

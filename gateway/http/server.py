@@ -47,6 +47,8 @@ class AdminServer(uvicorn.Server):
             lifespan="off",
             access_log=False,
             server_header=False,
+            # Whoever connects from this machine, or through a tunnel that ends here, could say any address.
+            proxy_headers=False,
             headers=[("Server", name)] if name else [],
             # A client that does not take its answers must not hold up the process's stop.
             timeout_graceful_shutdown=_GRACE_SECONDS,

@@ -20,6 +20,7 @@ from bookgate.gateway.http.api import AnyQuery, Call, NoBody, change, create_app
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.host_names import is_known_name
 from bookgate.gateway.http.routes.process import masked
+from bookgate.gateway.http.routes.session import SESSION
 from bookgate.gateway.http.settings import read_token
 from bookgate.gateway.process.http import HttpServer
 from bookgate.gateway.stores.drivers import create_factory
@@ -66,6 +67,36 @@ async def test_gateway_serves_what_needs_no_bookie_until_its_store_is_gone(tmp_p
             for path in ("/ledger/list", "/ledger/metadata?ledger_id=5", "/bookie/list_bookies"):
                 refused = await http.get(f"/api/v1{path}")
                 assert (refused.status_code, list(refused.json())) == (503, ["error"])
+    finally:
+        await server.stop()
+        await factory.close()
+
+
+@pytest.mark.asyncio
+async def test_nobody_says_which_address_they_come_from(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever can would guess tokens without an end, and keep others from logging in."""
+    uri = made(f"sqlite://{tmp_path}/metadata.db")
+    settings = GatewayConfig.load(None, {"metadata_uri": uri, "http_token": TOKEN})
+    factory = create_factory(uri, settings)
+    await factory.initialize()
+    server = HttpServer(settings, factory, CollectorRegistry(), asyncio.Event())
+    try:
+        await factory.ledger_manager.create(LedgerId(0, 5), LedgerMetadata.new(["b1", "b2"], 2, 1))
+        port = await server.start("127.0.0.1", 0)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+            login = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https"}
+            answer = await http.post(SESSION, json={"token": TOKEN}, headers=login)
+            assert "secure" in answer.headers["set-cookie"].lower(), "the browser speaks TLS with a proxy"
+            http.cookies.clear()
+            token = {"Authorization": f"Bearer {TOKEN}", "X-Forwarded-For": "192.0.2.7"}
+            with caplog.at_level("INFO"):
+                assert (await http.delete("/api/v1/ledger/delete?ledger_id=5", headers=token)).status_code == 200
+            assert "peer=127.0.0.1" in caplog.text
+            for number in range(10):
+                other = {"X-Forwarded-For": f"192.0.2.{number}"}
+                assert (await http.post(SESSION, json={"token": "wrong"}, headers=other)).status_code == 401
+            other = {"X-Forwarded-For": "192.0.2.99"}
+            assert (await http.post(SESSION, json={"token": "wrong"}, headers=other)).status_code == 429
     finally:
         await server.stop()
         await factory.close()

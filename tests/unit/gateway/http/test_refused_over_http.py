@@ -573,6 +573,21 @@ async def test_logins_are_written_down(server: Server, told: Callable[[], list[s
 
 
 @pytest.mark.asyncio
+async def test_what_a_proxy_of_this_machine_passes_on_is_not_local() -> None:
+    policy = parse_policy('[[bindings]]\nprincipals = ["local"]\nrole = "admin"\n')
+    access = Access(None, loopback=True, control=AccessControl(Authenticators(), policy, AuditTrail()))
+    app = create_app([get("/thing", "Shows", _shown, query=AnyQuery)], access, {})
+    transport = httpx.ASGITransport(app, client=("127.0.0.1", 1234))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        assert (await http.get("/thing")).status_code == 200
+        assert (await http.get("/thing", headers={"X-Forwarded-For": "192.0.2.7"})).status_code == 401
+
+
+async def _shown(_call: Call[AnyQuery, NoBody]) -> Any:
+    return {}
+
+
+@pytest.mark.asyncio
 async def test_a_gateways_process_writes_down_who_is_not_its_bookie(
     server: Server, told: Callable[[], list[str]]
 ) -> None:
