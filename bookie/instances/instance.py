@@ -2,8 +2,8 @@
 
 Its order arrives as one JSON line on standard input, which then stays open: when it ends, the supervisor is gone and
 the bookie stops as well. It reports JSON lines on standard output: its addresses once it serves, or
-why it does not, then its status whenever that changes. Ctrl-C in a terminal reaches the supervisor, which decides what
-happens.
+why it does not, then its status whenever that changes. Ctrl-C in a terminal, and a SIGHUP that all processes of the
+service get, reach the supervisor, which decides what happens.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ async def _tell_changes(server: BookieServer) -> None:
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     order = Order.from_line(read_order())
     try:
         settings = order.settings()

@@ -151,7 +151,7 @@ def _go_before_the_bookie() -> None:
 
 
 def main() -> int:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     die_with_parent()
     _go_before_the_bookie()

@@ -180,12 +180,32 @@ def test_hangup_renews_one_after_the_other(host: Host) -> None:
     assert host.door("/api/v1/bookie/is_ready") == (200, "OK")
 
 
+def test_hangup_of_all_processes_renews_one_after_the_other_too(host: Host) -> None:
+    """`systemctl kill -s HUP` sends it to each of them; the instances would all end at once, and not in order."""
+    before = [(each["pid"], each["restarts"]) for each in host.instances]
+    for pid, _ in before:
+        os.kill(pid, signal.SIGHUP)
+    host.process.send_signal(signal.SIGHUP)
+    host.log_line("event=instances", "state=renewing")
+    assert host.log_line("event=instances")["state"] == "renewed"
+    assert [each["restarts"] for each in host.instances] == [restarts for _, restarts in before]
+
+
+def children_of(pid: int) -> list[int]:
+    of_threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(each) for children in of_threads for each in children.read_text().split()]
+
+
 def test_one_bookie_alone_ignores_a_hangup(tmp_path: Path) -> None:
     """Meant for a supervisor, and sent to the wrong host, it would end the bookie, not in order, for good."""
-    with supervised(tmp_path) as host:
+    with supervised(tmp_path, "--set=gateway_process=true") as host:
+        (gateway,) = children_of(host.process.pid)
+        os.kill(gateway, signal.SIGHUP)
         host.process.send_signal(signal.SIGHUP)
         with EntryClient(host.announced["bookie"]) as client:
             assert client.status(add(LEDGER, 0)) == Status.EOK
+        assert "bookgate_gateway_process_restarts_total 0.0" in over_http(host.announced["http"], "/metrics")[1]
+        assert children_of(host.process.pid) == [gateway]
         host.process.send_signal(signal.SIGTERM)
         assert host.process.wait(SECONDS) == 0
 
