@@ -328,7 +328,10 @@ async def _body(row: Route, request: Request) -> Body:
 
 def _json(content: bytes) -> Any:
     try:
-        return json.loads(content)
+        told = json.loads(content)
+        # Half a character can be neither stored nor sent.
+        json.dumps(told, ensure_ascii=False).encode()
+        return told
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -153,6 +153,16 @@ MUTATIONS = (
         tests=("tests/unit/gateway/http/test_refused_over_http.py",),
     ),
     Mutation(
+        "half-characters-taken",
+        "gateway",
+        (),
+        "a body over HTTP with half a character fails inside, with a traceback in the log",
+        "gateway/http/api.py",
+        "        json.dumps(told, ensure_ascii=False).encode()\n",
+        "",
+        tests=("tests/unit/gateway/http/test_http_admin.py",),
+    ),
+    Mutation(
         "parameters-gone-through-for-each",
         "gateway",
         (),

@@ -16,7 +16,7 @@ from pydantic import BaseModel, SecretStr
 
 from bookgate.gateway.config import GatewayConfig
 from bookgate.gateway.http.access import Access, Need
-from bookgate.gateway.http.api import AnyQuery, Call, NoBody, change, create_app, get, status_of
+from bookgate.gateway.http.api import AnyQuery, Body, Call, NoBody, change, create_app, get, status_of
 from bookgate.gateway.http.errors import HttpError
 from bookgate.gateway.http.host_names import is_known_name
 from bookgate.gateway.http.routes.process import masked
@@ -245,6 +245,31 @@ async def test_many_parameters_take_no_longer_than_they_are_many() -> None:
         assert time.process_time() - began < 2.0
         twice = await http.get(f"/text?{many}&aac=1")
         assert (twice.status_code, twice.json()["error"]) == (400, "parameter aac is given 2 times; give it once")
+
+
+class Named(Body):
+    name: str
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b'{"name": "\\ud83d\\ude00"}', 200),
+        (b'{"name": "\\ud83d"}', 400),
+        (b'{"name": "\xed\xa0\xbd"}', 400),
+        (b'{"\\ud83d": 1}', 400),
+    ],
+)
+async def test_a_body_with_half_a_character_is_a_bad_request(content: bytes, status: int) -> None:
+    async def put(call: Call[AnyQuery, Named]) -> Any:
+        return {"size": len(call.body.name.encode())}
+
+    rows = [change("PUT", "/thing", "Takes a name", put, query=AnyQuery, body=Named)]
+    app = create_app(rows, Access(None, loopback=True), {})
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        assert (await http.put("/thing", content=content)).status_code == status
 
 
 @pytest.mark.asyncio
