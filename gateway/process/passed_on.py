@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from urllib.parse import quote
 
 import h11
 from starlette.requests import Request
@@ -77,7 +78,7 @@ class PassedOn:
 
     def _asked(self, connection: h11.Connection, request: Request, method: str, caller: Caller) -> bytes:
         query: bytes = request.scope["query_string"]
-        target = path_of(request) + (f"?{query.decode()}" if query else "")
+        target = quote(path_of(request)) + (f"?{query.decode()}" if query else "")
         headers = [
             ("Host", "localhost"),
             ("Authorization", self._authorization),
