@@ -96,7 +96,7 @@ def start(
     Every setting can also stand in the TOML file or in the environment as BOOKGATE_BOOKIE_…
 
     With several instances, SIGHUP starts them again one by one, with the settings and the code there are then. One
-    bookie alone ignores it, but stops when the terminal that it runs in is closed.
+    bookie alone ignores it. Both stop when the terminal that they run in is closed.
 
     JSON, once it serves: {"bookie_id", "bookie", "gateway", "http", "metadata_uri"}.
 
@@ -149,8 +149,16 @@ async def _supervise(
         raise IncorrectParameterException(
             "--accept-loss is for one bookie: name the instance that has lost data, with --set instance=NUMBER"
         )
-    supervisor = Supervisor(sources)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, supervisor.request_renewal)
+    supervisor, had_terminal = Supervisor(sources), _has_terminal()
+
+    def hang_up() -> None:
+        """As one bookie alone, it ends with the terminal that it runs in."""
+        if had_terminal and not _has_terminal():
+            supervisor.request_stop()
+        else:
+            supervisor.request_renewal()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
     await _serve(supervisor, lambda: _announce_instances(supervisor, host, as_json), stop_with_parent)
 
 

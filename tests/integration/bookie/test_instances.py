@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -85,9 +88,15 @@ def command(directory: Path, *options: str) -> list[str]:
 
 
 @contextmanager
-def supervised(directory: Path, *options: str) -> Iterator[Host]:
+def supervised(directory: Path, *options: str, terminal: int = subprocess.PIPE) -> Iterator[Host]:
+    """`terminal`: a descriptor of the one that it runs in."""
     process = subprocess.Popen(
-        command(directory, *options), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(directory, *options),
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=None if terminal == subprocess.PIPE else _take_terminal,
     )
     try:
         yield Host(process)
@@ -95,6 +104,11 @@ def supervised(directory: Path, *options: str) -> Iterator[Host]:
         # The instances end with it.
         process.kill()
         process.communicate()
+
+
+def _take_terminal() -> None:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def refused(directory: Path, *options: str) -> str:
@@ -189,6 +203,16 @@ def test_hangup_of_all_processes_renews_one_after_the_other_too(host: Host) -> N
     host.log_line("event=instances", "state=renewing")
     assert host.log_line("event=instances")["state"] == "renewed"
     assert [each["restarts"] for each in host.instances] == [restarts for _, restarts in before]
+
+
+@pytest.mark.parametrize("instances", ["--instances=2", "--instances=1"])
+def test_the_end_of_its_terminal_stops_it_in_order(tmp_path: Path, instances: str) -> None:
+    ours, its = pty.openpty()
+    with supervised(tmp_path, instances, terminal=its) as host:
+        os.close(its)
+        os.close(ours)
+        assert host.process.wait(SECONDS) == 0
+        assert "state=renewing" not in host.rest_of_the_log()
 
 
 def children_of(pid: int) -> list[int]:

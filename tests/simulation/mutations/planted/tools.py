@@ -877,4 +877,14 @@ MUTATIONS = (
         "                if time_of_day() - file.stat().st_mtime > -1:\n",
         tests=("tests/unit/thinclient/spark/test_worker_metrics.py",),
     ),
+    Mutation(
+        "terminals-end-renews-instances",
+        "tools",
+        (),
+        "a host of several bookies goes on without its terminal, and nobody knows of it",
+        "bookie/commands/bookie.py",
+        "        if had_terminal and not _has_terminal():\n",
+        "        if had_terminal and _has_terminal() is None:\n",
+        tests=("tests/integration/bookie/test_instances.py::test_the_end_of_its_terminal_stops_it_in_order",),
+    ),
 )
