@@ -332,6 +332,8 @@ def _json(content: bytes) -> Any:
         # Half a character can be neither stored nor sent.
         json.dumps(told, ensure_ascii=False).encode()
         return told
+    except UnicodeEncodeError:
+        raise ValueError("a text in it has half a character") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
