@@ -7,6 +7,7 @@ import json
 import re
 import time
 import urllib.request
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
@@ -228,6 +229,36 @@ async def test_tls_where_it_is_announced(tmp_path: Path) -> None:
     [failed] = [each for each in wrong if each.level is not FindingLevel.OK]
     assert failed.level is FindingLevel.ERROR
     assert "certificate is not accepted" in failed.what
+
+
+@pytest.mark.asyncio
+async def test_certificates_that_end_soon(tmp_path: Path) -> None:
+    authority, now = trustme.CA(), datetime.now(UTC)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    files = {"tls_cert": certificate, "tls_key": key}
+
+    def until(days: float) -> None:
+        issued = authority.issue_cert(
+            "127.0.0.1", not_before=now - timedelta(days=50), not_after=now + timedelta(days=days, minutes=1)
+        )
+        issued.private_key_pem.write_to_path(key)
+        issued.cert_chain_pems[0].write_to_path(certificate)
+
+    async def found(server: BookieServer) -> list[tuple[str, str]]:
+        config = ClientConfig(gateways=f"grpcs://{server.addresses['gateway']}", tls_ca=tmp_path / "ca.pem")
+        seen = await look(config, TIMEOUT)
+        assert [len(view.certificates) for view in seen.bookies] == [2], "at its entry port and over HTTP"
+        bad = [each for each in judge(seen, 1) if each.level is FindingLevel.WARNING]
+        return [(each.subject.split()[0], each.what[:30]) for each in bad if "certificate" in each.what]
+
+    until(5)
+    gateway = {name: str(path) for name, path in files.items()}
+    async with running_bookie(tmp_path, **files, http_tls=True, gateway=gateway) as server:
+        ends = "its certificate ends in 5 days"
+        assert await found(server) == [("gateway", ends), ("bookie", ends)]
+        until(40)
+        assert await found(server) == []
 
 
 @pytest.mark.asyncio

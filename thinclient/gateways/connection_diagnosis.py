@@ -50,7 +50,7 @@ async def why_no_connection(address: str, tls: ClientTlsFiles | None, timeout: f
 
 async def _look(host: str, port: int, tls: ClientTlsFiles | None) -> NoConnection:
     try:
-        reader, writer = await asyncio.open_connection(host, port, ssl=None if tls is None else _context(tls))
+        reader, writer = await asyncio.open_connection(host, port, ssl=None if tls is None else context_of(tls))
     except socket.gaierror as error:
         return NoConnection(f"the host {host} has no address ({error.strerror or error})", True)
     except ssl.SSLCertVerificationError as error:
@@ -70,7 +70,8 @@ async def _look(host: str, port: int, tls: ClientTlsFiles | None) -> NoConnectio
         writer.close()
 
 
-def _context(tls: ClientTlsFiles) -> ssl.SSLContext:
+def context_of(tls: ClientTlsFiles) -> ssl.SSLContext:
+    """The context of a plain TLS connection to a gateway. Raises OSError for unusable files."""
     context = ssl.create_default_context(cafile=tls.ca)
     context.set_alpn_protocols(["h2"])
     if tls.cert is not None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
+from datetime import timedelta
+from operator import attrgetter
 
 from bookgate.bookie.membership.cookie import Cookie, InvalidCookieException
 from bookgate.bookie.tools.doctor.findings import Finding, FindingLevel, error, warning
-from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView
+from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView, Validity
 from bookgate.bookie.tools.doctor.recovery import auto_recovery, lost_bookies
 from bookgate.ledger.bookie_info import BOOKIE_RPC, HTTP
 
@@ -19,6 +21,13 @@ MOST_CLOCK_DIFFERENCE = 5.0
 """Seconds; a clock seen over HTTP is accurate to a second or two."""
 
 FEWEST_FILES = 16_384
+
+LEAST_LEFT = 30 * 86_400.0
+LEAST_PART_LEFT = 0.25
+"""What a certificate is renewed before: this many seconds, and this part of its lifetime, are left. The part is for
+certificates of short lives, which something renews all the time.
+"""
+
 _FULL, _NEARLY_FULL = 0.95, 0.90
 _MOST_FILES_OPEN = 0.9
 _FILES = {"policy": "security_policy", "tokens": "security_tokens", "keys": "security_jwt_keys"}
@@ -61,6 +70,17 @@ def _gateway(view: GatewayView) -> Iterator[Finding]:
         )
     else:
         yield Finding(FindingLevel.OK, subject, "serves, and its metadata store answers")
+    if view.certificate is not None:
+        yield from _certificate(subject, view.certificate)
+
+
+def _certificate(subject: str, certificate: Validity) -> Iterator[Finding]:
+    if certificate.left < min(LEAST_LEFT, LEAST_PART_LEFT * certificate.lifetime):
+        yield warning(
+            subject,
+            f"its certificate ends in {timedelta(seconds=int(certificate.left))}",
+            "replace the files of its tls_cert and tls_key, which needs no restart: docs/security.md#rotation",
+        )
 
 
 def _gateways_agree(seen: Deployment) -> Iterator[Finding]:
@@ -89,6 +109,7 @@ def _bookie(view: BookieView, instance_id: str) -> list[Finding]:
     findings = [
         *_entry_port(subject, view),
         *_tls(subject, view),
+        *_soonest(subject, view),
         *_mode(subject, view),
         *_cookie(subject, view, instance_id),
         *_http(subject, view),
@@ -125,6 +146,12 @@ def _tls(subject: str, view: BookieView) -> Iterator[Finding]:
         f"it announces TLS, which fails: {view.tls}",
         "correct its tls_cert and tls_key, or bookie_tls_ca here",
     )
+
+
+def _soonest(subject: str, view: BookieView) -> Iterator[Finding]:
+    """Its ports mostly have the same certificate, so the one that ends first stands for all."""
+    if view.certificates:
+        yield from _certificate(subject, min(view.certificates, key=attrgetter("left")))
 
 
 def _mode(subject: str, view: BookieView) -> Iterator[Finding]:

@@ -10,6 +10,14 @@ from bookgate.ledger.replication_survey import Survey
 
 
 @dataclass(frozen=True, slots=True)
+class Validity:
+    """How long a certificate is valid in all, and from now on. Seconds."""
+
+    lifetime: float
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayView:
     """One gateway. `listed`: named by the user, not learnt from a bookie's registration."""
 
@@ -25,6 +33,7 @@ class GatewayView:
     features: tuple[str, ...] = ()
     bookies: tuple[RegisteredBookie, ...] | None = None
     """Every bookie that is registered or known by its cookie."""
+    certificate: Validity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,8 @@ class BookieView:
     free_bytes: int | None = None
     tls: str | None = None
     """The result of TLS: `ok`, `unverified`, or the failure; None if TLS is not announced."""
+    certificates: tuple[Validity, ...] = ()
+    """Those of its entry port and its HTTP admin, as far as they could be checked."""
     cookie: bytes | None = None
     cookie_error: str | None = None
     http: HttpView | None = None

@@ -14,6 +14,7 @@ import re
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -21,8 +22,16 @@ import grpc
 from grpc.aio import AioRpcError
 
 from bookgate.bookie.replication.audits.audit_rules import HELD_BACK, HeldBack
+from bookgate.bookie.tools.doctor.certificates import validity, validity_after_start_tls
 from bookgate.bookie.tools.doctor.http_get import get
-from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView, HttpView, RecoveryView
+from bookgate.bookie.tools.doctor.observations import (
+    BookieView,
+    Deployment,
+    GatewayView,
+    HttpView,
+    RecoveryView,
+    Validity,
+)
 from bookgate.ledger.bookie_info import BOOKIE_RPC, GATEWAY_GRPC, HTTP, TLS_EXTENSION
 from bookgate.ledger.errors import BKException, BookieHandleNotAvailableException, SecurityException
 from bookgate.ledger.metadata_store import BookieSet, BookiesListener, ClusterInfo, RegisteredBookie, ServiceDiscovery
@@ -35,7 +44,9 @@ from bookgate.runtime.clock import now_ms
 from bookgate.runtime.version import own_version
 from bookgate.thinclient.bookies.connection import tcp_connector
 from bookgate.thinclient.bookies.pool import BookiePool
+from bookgate.thinclient.bookies.tls import TlsContexts
 from bookgate.thinclient.config import ClientConfig, TlsMode
+from bookgate.thinclient.gateways.connection_diagnosis import context_of
 from bookgate.thinclient.gateways.discovery import bookies_of
 from bookgate.thinclient.gateways.factory import RpcLedgerManagerFactory
 from bookgate.thinclient.gateways.gateway import Gateway
@@ -81,7 +92,7 @@ async def look(
             for address in addresses
         ]
         gateways.extend(made)
-        return list(await asyncio.gather(*(_look_at_gateway(gateway, listed, timeout) for gateway in made)))
+        return list(await asyncio.gather(*(_look_at_gateway(gateway, uri.tls, listed, timeout) for gateway in made)))
 
     try:
         views = await look_at(uri.addresses, True)
@@ -123,10 +134,23 @@ def _learnt(views: Sequence[GatewayView]) -> list[str]:
     return sorted({each.address for each in endpoints if each.protocol == GATEWAY_GRPC} - named)
 
 
-async def _look_at_gateway(gateway: Gateway, listed: bool, timeout: float) -> GatewayView:
-    address = gateway.address
+async def _look_at_gateway(gateway: Gateway, tls: ClientTlsFiles | None, listed: bool, timeout: float) -> GatewayView:
     if not await gateway.connect(timeout):
-        return GatewayView(address, listed, error=(await gateway.why_not_connected(timeout)).reason)
+        return GatewayView(gateway.address, listed, error=(await gateway.why_not_connected(timeout)).reason)
+    view = await _asked(gateway, listed, timeout)
+    if tls is None:
+        return view
+    certificate = await _in_time(_gateway_certificate(gateway.address, tls), timeout)
+    return replace(view, certificate=certificate if isinstance(certificate, Validity) else None)
+
+
+async def _gateway_certificate(address: str, tls: ClientTlsFiles) -> Validity:
+    host, _, port = address.rpartition(":")
+    return await validity(host.strip("[]"), int(port), context_of(tls))
+
+
+async def _asked(gateway: Gateway, listed: bool, timeout: float) -> GatewayView:
+    address = gateway.address
     try:
         if await gateway.channel.unary_unary(_HEALTH, bytes, bytes)(b"", timeout=timeout) != _SERVING:
             return GatewayView(address, listed, store_error="the gateway has lost it (health: not serving)")
@@ -227,11 +251,12 @@ async def _look_at_bookie(
     timeout: float,
     shown: _Shown,
 ) -> BookieView:
-    space, tls, cookie, http = await asyncio.gather(
+    space, tls, cookie, http, certificates = await asyncio.gather(
         _in_time(_space(pools[config.bookie_tls], bookie.bookie_id, timeout), timeout),
         _tls(bookie, pools[TlsMode.START_TLS], config, timeout),
         _in_time(_cookie(gateway, bookie.bookie_id, timeout), timeout),
         _in_time(_http(bookie, config, shown), timeout),
+        _certificates(bookie, config, timeout),
     )
     total, free = space if isinstance(space, tuple) else (None, None)
     return BookieView(
@@ -240,6 +265,7 @@ async def _look_at_bookie(
         total_bytes=total,
         free_bytes=free,
         tls=tls,
+        certificates=certificates,
         cookie=cookie if isinstance(cookie, bytes) else None,
         cookie_error=cookie if isinstance(cookie, str) else None,
         http=http if isinstance(http, HttpView) else None,
@@ -257,7 +283,7 @@ async def _in_time(work: Awaitable[Any], timeout: float) -> Any:
         return f"no answer within {2 * timeout:g} s"
     except AioRpcError as error:
         return f"{error.code().name}: {error.details()}"
-    except (BKException, OSError, ValueError) as error:
+    except (BKException, OSError, EOFError, ValueError) as error:
         return str(error) or type(error).__name__
 
 
@@ -280,6 +306,20 @@ async def _tls(bookie: RegisteredBookie, pool: BookiePool, config: ClientConfig,
         return "ok"
     no_authorities = config.bookie_tls_ca is None and config.tls_ca is None
     return "unverified" if no_authorities and "certificate is not accepted" in outcome else outcome
+
+
+async def _certificates(bookie: RegisteredBookie, config: ClientConfig, timeout: float) -> tuple[Validity, ...]:
+    async def at(protocol: str) -> Validity | None:
+        endpoint = bookie.info.endpoint(protocol)
+        if endpoint is None or TLS_EXTENSION not in endpoint.extensions:
+            return None
+        if protocol == HTTP:
+            return await validity(endpoint.host, endpoint.port, _http_context(config))
+        context = TlsContexts(config.tls_to_bookies).current()
+        return await validity_after_start_tls(endpoint.host, endpoint.port, context)
+
+    found = await asyncio.gather(*(_in_time(at(protocol), timeout) for protocol in (BOOKIE_RPC, HTTP)))
+    return tuple(each for each in found if isinstance(each, Validity))
 
 
 async def _cookie(gateway: Gateway, bookie_id: str, timeout: float) -> bytes | None:

@@ -10,7 +10,14 @@ from bookgate.bookie.membership.cookie import Cookie
 from bookgate.bookie.replication.audits.audit_rules import HeldBack
 from bookgate.bookie.tools.doctor.diagnosis import FEWEST_FILES, judge
 from bookgate.bookie.tools.doctor.findings import Finding, FindingLevel
-from bookgate.bookie.tools.doctor.observations import BookieView, Deployment, GatewayView, HttpView, RecoveryView
+from bookgate.bookie.tools.doctor.observations import (
+    BookieView,
+    Deployment,
+    GatewayView,
+    HttpView,
+    RecoveryView,
+    Validity,
+)
 from bookgate.ledger.bookie_info import BOOKIE_RPC, HTTP, BookieServiceInfo, Endpoint
 from bookgate.ledger.metadata_store import RegisteredBookie
 from bookgate.ledger.replication_survey import Survey
@@ -232,3 +239,17 @@ def test_files() -> None:
         ("file a.toml", FindingLevel.ERROR),
         ("file b.toml", FindingLevel.OK),
     ]
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "left", "told"),
+    [(365, 31, False), (365, 29, True), (90, 23, False), (90, 22, True), (1, 0.3, False), (1, 0.2, True)],
+)
+def test_a_certificate_that_ends_soon_for_its_lifetime(lifetime: float, left: float, told: bool) -> None:
+    validity = Validity(lifetime * 86_400, left * 86_400)
+    gateway = replace(GATEWAY, certificate=validity)
+    other = Validity(365 * 86_400, 300 * 86_400)
+    seen = replace(deployment(replace(bookie(), certificates=(other, validity))), gateways=(gateway,))
+    found = bad(judge(seen))
+    assert [each.subject for each in found] == (["gateway g1:4181", "bookie b1"] if told else [])
+    assert all(each.level is FindingLevel.WARNING and "its certificate ends in" in each.what for each in found)
