@@ -157,6 +157,13 @@ def test_values_that_make_no_cluster_are_refused() -> None:
                 chart.validate_schema(wrong)
 
 
+def test_ports_that_the_pods_do_not_have_are_refused() -> None:
+    assert tomllib.loads(one("ConfigMap", settings={"http_port": 8080})["data"]["bookie.toml"])["http_port"] == 8080
+    for each in ("port", "gateway_port", "http_port"):
+        with pytest.raises(Exception, match=rf"{each}.*(3181|4181|8080)"):
+            one("ConfigMap", settings={each: 9000})
+
+
 @pytest.mark.parametrize("manager", ["", *(f"+{each}" for each in ("flat", "hierarchical", "ms", "null"))])
 def test_every_uri_of_a_zookeeper_is_taken(manager: str) -> None:
     uri = f"zk{manager}://zk-0.zk:2181/ledgers"
