@@ -354,6 +354,22 @@ def test_an_export_that_can_not_be_whole_says_so(
         export(spark, {**options, "startingOffsets": "{}"}, str(tmp_path / "out"))
 
 
+def test_an_export_of_text_has_the_bytes_of_the_ledger(
+    spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path
+) -> None:
+    texts, other = write(client, [b"na\xc3\xafve", b""]), write(client, [b"text", b"\xf0\x9f\x98"])
+    options = {"gateways": cluster.gateway_uri, "payloadAs": "string", "password": PASSWORD.decode()}
+    output = str(tmp_path / "out")
+    (line,) = export(spark, {**options, "ledgerIds": str(texts)}, output).collect()
+    assert (line.entries, line.bytes, line.complete) == (2, 6, True)
+    rows = spark.read.parquet(f"{output}/scope_id=0").sort("entry_id").collect()
+    assert [row.payload for row in rows] == ["naïve", ""]
+    # A read shows U+FFFD in its place, which has three bytes too.
+    with pytest.raises(PySparkException, match=f"entry 1 of ledger {other} is not text in UTF-8"):
+        export(spark, {**options, "ledgerIds": str(other)}, output)
+    assert [line.ledger_id for line in manifest(spark, output).collect()] == [texts]
+
+
 @pytest.mark.long
 def test_losses_that_an_export_skips_stand_in_its_manifest_and_are_made_good_later(
     spark: SparkSession, cluster: StandaloneCluster, client: BookKeeper, tmp_path: Path

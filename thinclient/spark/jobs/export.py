@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType
 
@@ -35,6 +35,7 @@ from bookgate.thinclient.spark.commit_protocol import QUERY_KEY, Committed
 from bookgate.thinclient.spark.options.read_options import (
     OptionError,
     Options,
+    PayloadAs,
     ledger_options,
     parse_options,
     without_selection,
@@ -317,13 +318,17 @@ def _export_group(
     reader = (
         spark.read.format("bookkeeper")
         .options(**without_selection(options))
-        .options(ledgerIds=ids, includeUncommitted=True)
+        .options(ledgerIds=ids, includeUncommitted=True, payloadAs=PayloadAs.BINARY.value)
     )
+    parsed = parse_options(options)
+    entries = reader.load()
+    if parsed.payload_as is PayloadAs.STRING:
+        entries = entries.withColumn("payload", _text())
     # In this order Spark need not sort by partition, and entries stay in order within a file.
-    rows = reader.load().sortWithinPartitions(*_KEY, "entry_id")
+    rows = entries.sortWithinPartitions(*_KEY, "entry_id")
     writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy(*_KEY).parquet(output)
-    skips_losses = not parse_options(options).fail_on_data_loss
+    skips_losses = not parsed.fail_on_data_loss
     written = _written(spark, output, group, skips_losses)
     lines = []
     for ledger in group:
@@ -332,6 +337,16 @@ def _export_group(
             _check(ledger, found)
         lines.append(_line(ledger, found, instance_id, skips_losses))
     spark.createDataFrame(lines, MANIFEST_SCHEMA).coalesce(1).write.mode("append").json(f"{output}/{MANIFEST}")
+
+
+def _text() -> Column:
+    """The payload as text. Fails for one that is none, whereas a read replaces what is wrong: files are to have the
+    ledger's bytes.
+    """
+    text = F.col("payload").cast("string")
+    of_which = F.format_string("entry %d of ledger %d is not text", "entry_id", "ledger_id")
+    problem = F.concat(of_which, F.lit(" in UTF-8; export it without payloadAs=string"))
+    return F.when(F.is_valid_utf8(text), text).otherwise(F.raise_error(problem))
 
 
 def _written(spark: SparkSession, output: str, group: Sequence[_Ledger], skips_losses: bool) -> dict[int, _Written]:
