@@ -1136,4 +1136,14 @@ MUTATIONS = (
         "            piece = fresh\n            progress.missing = None\n",
         tests=(_CHOICE_OF_LEDGERS,),
     ),
+    Mutation(
+        "export-replaces-what-is-no-text",
+        "spark",
+        (),
+        "an export of text has other bytes than the ledger, and counts as complete where there are as many",
+        "thinclient/spark/jobs/export.py",
+        "F.when(F.is_valid_utf8(text), text)",
+        "F.when(F.lit(True), F.make_valid_utf8(text))",
+        tests=("tests/spark/test_jobs.py::test_an_export_of_text_has_the_bytes_of_the_ledger",),
+    ),
 )

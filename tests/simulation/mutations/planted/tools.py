@@ -887,4 +887,14 @@ MUTATIONS = (
         "        if had_terminal and _has_terminal() is None:\n",
         tests=("tests/integration/bookie/test_instances.py::test_the_end_of_its_terminal_stops_it_in_order",),
     ),
+    Mutation(
+        "certificate-that-ends-seen-at-one-port",
+        "tools",
+        (),
+        "the doctor does not tell that the certificate of a bookie's entry port ends, where that of HTTP was renewed",
+        "bookie/tools/doctor/diagnosis.py",
+        'min(view.certificates, key=attrgetter("left"))',
+        "view.certificates[0]",
+        tests=("tests/unit/bookie/tools/doctor/test_diagnosis.py",),
+    ),
 )
