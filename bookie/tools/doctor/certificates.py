@@ -18,8 +18,8 @@ _MOST_BYTES = 64 * 1024
 async def validity(host: str, port: int, context: ssl.SSLContext) -> Validity:
     """That of a server that begins with TLS.
 
-    Raises OSError if there is no such connection, or the context does not accept the certificate. The caller limits the
-    time.
+    Raises OSError if there is no such connection, or the context does not accept the certificate, SecurityException if
+    it accepts any. The caller limits the time.
     """
     _, writer = await asyncio.open_connection(host, port, ssl=context)
     try:
@@ -31,8 +31,8 @@ async def validity(host: str, port: int, context: ssl.SSLContext) -> Validity:
 async def validity_after_start_tls(host: str, port: int, context: ssl.SSLContext) -> Validity:
     """That of an entry port, asked for TLS as docs/protocol/wire.md#start_tls says.
 
-    Raises OSError, EOFError or ValueError if it has none, or the context does not accept the certificate. The caller
-    limits the time.
+    Raises OSError, EOFError or ValueError if it has none, or the context does not accept the certificate,
+    SecurityException if it accepts any. The caller limits the time.
     """
     reader, writer = await asyncio.open_connection(host, port)
     try:
@@ -48,6 +48,6 @@ async def validity_after_start_tls(host: str, port: int, context: ssl.SSLContext
 def _of(writer: asyncio.StreamWriter) -> Validity:
     certificate = writer.get_extra_info("peercert")
     if not certificate:
-        raise SecurityException("its certificate was not checked")
+        raise SecurityException("the context checks no certificate, so it does not tell until when it is valid")
     begins, ends = (ssl.cert_time_to_seconds(certificate[key]) for key in ("notBefore", "notAfter"))
     return Validity(ends - begins, ends - time.time())
