@@ -16,7 +16,9 @@ import pytest
 
 from bookgate.bookie.index.file_index import LedgerCache
 from bookgate.bookie.mode.state_manager import StateManager
+from bookgate.bookie.protocol.request_processor import RequestProcessor
 from bookgate.bookie.storage import replay_start
+from bookgate.bookie.storage.ledger_descriptor import LedgerDescriptor
 from bookgate.bookie.storage.ledger_state import BookieLedgerState
 from bookgate.ledger.wire.messages import Status
 from tests.history import events
@@ -144,6 +146,18 @@ def test_a_bookie_that_forgets_fences_is_caught(monkeypatch: pytest.MonkeyPatch)
     assert broken.invariant in ("P1", "P2", "P7", "P8")
     # It ended where that was seen, not with the run.
     assert not any(isinstance(event, events.Healed) for event in broken.history)
+
+
+def test_a_bookie_that_takes_any_key_on_its_fast_paths_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S7, within 20 seeds: the intruder's requests have the form that these paths read."""
+    decides = RequestProcessor._decides_long
+
+    def without_key(processor: RequestProcessor, ledger: LedgerDescriptor, _key: bytes, entry_id: int) -> bool:
+        return decides(processor, ledger, ledger.master_key, entry_id)
+
+    monkeypatch.setattr(RequestProcessor, "_decides_long", without_key)
+    broken = next(outcome for seed in range(1, 21) if (outcome := run_seed(seed)).failed)
+    assert broken.invariant == "S7"
 
 
 def first_to_fail(kind: str, most: int = 30) -> Outcome:
