@@ -240,7 +240,7 @@ async def test_certificates_that_end_soon(tmp_path: Path) -> None:
 
     def until(days: float) -> None:
         issued = authority.issue_cert(
-            "127.0.0.1", not_before=now - timedelta(days=50), not_after=now + timedelta(days=days, minutes=1)
+            "127.0.0.1", not_before=now - timedelta(days=50), not_after=now + timedelta(days=days, hours=1)
         )
         issued.private_key_pem.write_to_path(key)
         issued.cert_chain_pems[0].write_to_path(certificate)

@@ -344,8 +344,8 @@ def _text() -> Column:
     ledger's bytes.
     """
     text = F.col("payload").cast("string")
-    of_which = F.format_string("entry %d of ledger %d is not text", "entry_id", "ledger_id")
-    problem = F.concat(of_which, F.lit(" in UTF-8; export it without payloadAs=string"))
+    told = "entry %d of ledger %d is not text in UTF-8; export it without payloadAs=string"
+    problem = F.format_string(told, "entry_id", "ledger_id")
     return F.when(F.is_valid_utf8(text), text).otherwise(F.raise_error(problem))
 
 
