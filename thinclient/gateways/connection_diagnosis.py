@@ -20,6 +20,7 @@ import socket
 import ssl
 from dataclasses import dataclass
 
+from bookgate.ledger.addresses import host_and_port
 from bookgate.thinclient.gateways.uri import ClientTlsFiles
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -40,10 +41,9 @@ class NoConnection:
 async def why_no_connection(address: str, tls: ClientTlsFiles | None, timeout: float) -> NoConnection:
     """Determines within `timeout` seconds (at most 1 s) why `host:port` accepts no gRPC connection."""
     limit = max(min(timeout, _LONGEST_SECONDS), 0.05)
-    host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(limit):
-            return await _look(host.strip("[]"), int(port), tls)
+            return await _look(*host_and_port(address), tls)
     except TimeoutError:
         return NoConnection(f"no connection within {limit:g} s")
 

@@ -32,6 +32,7 @@ from bookgate.bookie.tools.doctor.observations import (
     RecoveryView,
     Validity,
 )
+from bookgate.ledger.addresses import host_and_port
 from bookgate.ledger.bookie_info import BOOKIE_RPC, GATEWAY_GRPC, HTTP, TLS_EXTENSION
 from bookgate.ledger.errors import BKException, BookieHandleNotAvailableException, SecurityException
 from bookgate.ledger.metadata_store import BookieSet, BookiesListener, ClusterInfo, RegisteredBookie, ServiceDiscovery
@@ -145,8 +146,7 @@ async def _look_at_gateway(gateway: Gateway, tls: ClientTlsFiles | None, listed:
 
 
 async def _gateway_certificate(address: str, tls: ClientTlsFiles) -> Validity:
-    host, _, port = address.rpartition(":")
-    return await validity(host.strip("[]"), int(port), context_of(tls))
+    return await validity(*host_and_port(address), context_of(tls))
 
 
 async def _asked(gateway: Gateway, listed: bool, timeout: float) -> GatewayView:
